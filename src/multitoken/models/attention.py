@@ -1,0 +1,96 @@
+"""Attention over a block: the masks, and a kernel that shares keys and values among grouped heads.
+
+The mask of a block is the same for all layers of one kind, so it is made once per forward, already repeated for the
+query heads that share one key head. `grouped_attention` then folds those heads into the query axis and never copies
+keys or values.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from multitoken.models.block import Block
+
+NAME = "multitoken"
+
+
+def grouped_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: object,
+) -> tuple[Tensor, None]:
+    """Scaled dot-product attention, query [B, Hq, Q, D], key and value [B, Hk, K, D] -> [B, Q, Hq, D].
+
+    ``attention_mask`` is additive, [B, 1, (Hq / Hk) * Q, K], as `block_masks` makes it; any other mask is handed to
+    Transformers' own implementation, so that stock ``generate`` keeps working on the same module.
+    """
+    batch, heads, size, width = query.shape
+    groups = heads // key.shape[1]
+    if attention_mask is None or attention_mask.shape[-2] != groups * size:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    output = nn.functional.scaled_dot_product_attention(
+        query.reshape(batch, key.shape[1], groups * size, width),
+        key,
+        value,
+        attn_mask=attention_mask,
+        dropout_p=dropout,
+        scale=scaling,
+    )
+    output = output.reshape(batch, heads, size, value.shape[-1])
+    return output.transpose(1, 2).contiguous(), None
+
+
+def register() -> None:
+    """Make `grouped_attention` known to Transformers under the name ``multitoken``."""
+    AttentionInterface.register(NAME, grouped_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def block_masks(
+    block: Block, lengths: list[int], span: int, dtype: torch.dtype, groups: int, windows: set[int | None]
+) -> dict[int | None, Tensor]:
+    """Additive masks of a block, one per attention window (None: full attention).
+
+    Args:
+        block: the block; its rows have ``lengths`` committed entries in the cache.
+        span: key length K of the forward.
+        groups: query heads per key head to repeat the mask for (1: no repetition).
+        windows: the windows that the model's layers use.
+
+    Returns:
+        window -> tensor [B, 1, groups * Q, K] with 0 where a slot is seen and the dtype's minimum elsewhere.
+    """
+    size, device = block.size, block.tokens.device
+    allowed = torch.zeros(block.rows, size, span, dtype=torch.bool, device=device)
+    if block.rows == 1:
+        length = lengths[0]
+        allowed[:, :, :length] = True
+        allowed[:, :, length : length + size] = block.visible
+        key_positions = torch.arange(span, device=device)[None].clone()
+        key_positions[:, length : length + size] = block.positions
+    else:
+        start = torch.tensor(lengths, device=device)
+        offset = torch.arange(span, device=device)[None] - start[:, None]
+        inside = (offset >= 0) & (offset < size)
+        clamped = offset.clamp(0, size - 1)
+        seen = block.visible.gather(2, clamped[:, None, :].expand(-1, size, -1))
+        allowed = torch.where(inside[:, None, :], seen, (offset < 0)[:, None, :])
+        key_positions = torch.where(inside, block.positions.gather(1, clamped), start[:, None] + offset)
+    masks: dict[int | None, Tensor] = {}
+    for window in windows:
+        kept = allowed
+        if window is not None:
+            kept = allowed & (block.positions[:, :, None] - key_positions[:, None, :] < window)
+        mask = torch.zeros(block.rows, size, span, dtype=dtype, device=device)
+        mask.masked_fill_(~kept, torch.finfo(dtype).min)
+        masks[window] = mask.repeat(1, groups, 1)[:, None]
+    return masks

@@ -1,0 +1,167 @@
+"""The backbone: one forward of a Hugging Face causal LM over a block, and the projection to logits.
+
+The decoder stack and the vocabulary projection are called apart, so that only the needed slots are projected.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from multitoken.models import attention
+from multitoken.models.block import Block, causal_block
+from multitoken.models.cache import KVCache, LayerShape
+from multitoken.models.compat import cache_argument
+
+SINGLE_KIND = "single"
+
+
+class Backbone:
+    """A causal LM seen as two functions: block -> hidden states, hidden states -> logits.
+
+    Args:
+        module: the Hugging Face model, in eval mode, loaded with one of the attention implementations
+            ``multitoken``, ``sdpa`` or ``eager``.
+    """
+
+    def __init__(self, module: PreTrainedModel):
+        self.module = module
+        self.decoder: nn.Module = module.get_decoder()
+        head = module.get_output_embeddings()
+        if head is None:
+            raise TypeError(f"{type(module).__name__} has no output embeddings")
+        self.head: nn.Module = head
+        self.config = module.config.get_text_config()
+        self._embedding: nn.Module = module.get_input_embeddings()
+        self._cache_argument = cache_argument(self.decoder)
+        self._kinds = layer_windows(self.config)
+        self._softcap = getattr(self.config, "final_logit_softcapping", None)
+        self._scale = logit_scale(self.config)
+        self.block: Block | None = None  # the block in flight, for modules that act on probe slots only
+        self._groups = 1
+        self._shapes = self._probe_shapes()
+        self._groups = self._mask_groups()
+
+    @property
+    def device(self) -> torch.device:
+        return self._embedding.weight.device  # type: ignore[union-attr]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._embedding.weight.dtype  # type: ignore[union-attr]
+
+    @property
+    def width(self) -> int:
+        """Width d of hidden states and embeddings."""
+        return self._embedding.weight.shape[1]  # type: ignore[union-attr]
+
+    @property
+    def vocab_size(self) -> int:
+        return self._embedding.weight.shape[0]  # type: ignore[union-attr]
+
+    @property
+    def max_positions(self) -> int | None:
+        """Positions that the model was made for; None where the config sets no limit."""
+        return getattr(self.config, "max_position_embeddings", None)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embeddings as the model sees them (some models scale them): int64 [...] -> [..., d]."""
+        return self._embedding(tokens)
+
+    def new_cache(self, rows: int = 1) -> KVCache:
+        """An empty cache with room for ``rows`` rows."""
+        return KVCache(self._shapes, self.dtype, self.device, rows)
+
+    @torch.inference_mode()
+    def forward(self, block: Block, cache: KVCache) -> Tensor:
+        """Run ``block`` and write it into ``cache`` behind the committed prefixes.
+
+        Returns the hidden states after the final norm, [B, Q, d].
+        """
+        span = cache.begin(block.first_row, block.rows, block.size)
+        return self._run(block, cache, cache.lengths[block.first_row : block.first_row + block.rows], span)
+
+    @torch.inference_mode()
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states: [..., d] -> float32 [..., V]."""
+        logits = self.head(hidden)
+        if self._scale != 1.0:
+            logits = logits * self._scale
+        if self._softcap is not None:
+            logits = torch.tanh(logits / self._softcap) * self._softcap
+        return logits.float()
+
+    # -- internals --------------------------------------------------------------------------------------------------
+
+    def _run(self, block: Block, cache: object, lengths: list[int], span: int) -> Tensor:
+        embeds = self.embed(block.tokens)
+        if block.vectors is not None and block.vector_index is not None:
+            flat = embeds.view(-1, embeds.shape[-1])
+            flat[block.vector_index] = block.vectors.to(flat.dtype)
+        self.block = block
+        output = self.decoder(
+            inputs_embeds=embeds,
+            attention_mask=self._masks(block, lengths, span),
+            position_ids=block.positions,
+            use_cache=True,
+            **{self._cache_argument: cache},
+        )
+        self.block = None
+        return output.last_hidden_state
+
+    def _masks(self, block: Block, lengths: list[int], span: int) -> Tensor | dict[str, Tensor]:
+        windows = set(self._kinds.values())
+        masks = attention.block_masks(block, lengths, span, self.dtype, self._groups, windows)
+        if len(self._kinds) == 1:
+            return masks[next(iter(windows))]
+        return {kind: masks[window] for kind, window in self._kinds.items()}
+
+    def _mask_groups(self) -> int:
+        """Query heads per key head that the masks are repeated for; 1 where the attention does not fold heads."""
+        key_heads = {shape.heads for shape in self._shapes}
+        if self.module.config._attn_implementation != attention.NAME or len(key_heads) != 1:
+            return 1
+        return self.config.num_attention_heads // key_heads.pop()
+
+    def _probe_shapes(self) -> list[LayerShape]:
+        """Learn each layer's cache shape from a forward of one token, since configs name it in many ways."""
+        recorder = _ShapeRecorder([], torch.float32, self.device)
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        with torch.inference_mode():
+            self._run(causal_block(token, token[:, 0]), recorder, [0], 1)
+        return [recorder.seen[layer] for layer in range(len(recorder.seen))]
+
+
+class _ShapeRecorder(KVCache):
+    """Stands in for a cache during one forward and notes the shapes it is given."""
+
+    def __init__(self, *args, **kwargs):
+        self.seen: dict[int, LayerShape] = {}
+        super().__init__(*args, **kwargs)
+
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        self.seen[layer_idx] = LayerShape(key_states.shape[1], key_states.shape[-1], value_states.shape[-1])
+        return key_states, value_states
+
+
+def layer_windows(config) -> dict[str, int | None]:
+    """Attention kinds of a model's layers: kind -> sliding window (None: full attention).
+
+    A model with one kind of layer is given under the key ``single``.
+    """
+    window = getattr(config, "sliding_window", None)
+    if getattr(config, "use_sliding_window", True) is False:
+        window = None
+    kinds = set(getattr(config, "layer_types", None) or [])
+    if not kinds:
+        return {SINGLE_KIND: window}
+    named = {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
+    return named if len(named) > 1 else {SINGLE_KIND: next(iter(named.values()))}
+
+
+def logit_scale(config) -> float:
+    """Factor that the model applies to its logits after the projection (Granite divides, Cohere multiplies)."""
+    if (divisor := getattr(config, "logits_scaling", None)) is not None:
+        return 1.0 / divisor
+    return getattr(config, "logit_scale", None) or 1.0

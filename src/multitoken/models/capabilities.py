@@ -1,0 +1,113 @@
+"""What a model can and cannot do here, decided when it is loaded.
+
+Two questions: does the configuration name something that cannot work (state that cannot be rolled back, biases that
+ignore position ids, an encoder), and, for families outside the tested list, does a small tree block give the same
+logits as ordinary forwards?
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from transformers import PretrainedConfig
+
+from multitoken.errors import ModelError
+from multitoken.models.backbone import Backbone, layer_windows
+from multitoken.models.block import Block, causal_block
+
+TESTED_FAMILIES = frozenset(
+    "llama mistral qwen2 qwen3 qwen2_moe qwen3_moe mixtral gemma2 gemma3_text phi phi3 olmo olmo2 gpt_neox gpt2 "
+    "smollm3 granite cohere stablelm starcoder2".split()
+)
+ATTENTION_KINDS = {"full_attention", "sliding_attention"}
+ALIBI_FAMILIES = {"bloom", "mpt"}
+SELF_CHECK_TOLERANCE = 2e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Facts about a loaded model that the engine relies on.
+
+    Attributes:
+        family: the configuration's ``model_type``.
+        max_positions: longest sequence, or None.
+        windows: attention windows of its layer kinds (None: full attention).
+        tested: the family is in the project's test matrix (others passed the check at load).
+    """
+
+    family: str
+    max_positions: int | None
+    windows: tuple[int | None, ...]
+    tested: bool
+
+
+def refuse_unsupported(config: PretrainedConfig, name: str) -> None:
+    """Raise `ModelError` for a configuration that cannot work, naming the reason. Needs no weights."""
+    text = config.get_text_config()
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{name}: {config.model_type} is an encoder-decoder model; load a decoder-only causal LM")
+    others = sorted(set(getattr(text, "layer_types", None) or []) - ATTENTION_KINDS)
+    if others:
+        raise ModelError(
+            f"{name}: {text.model_type} has layers of kind {', '.join(others)}, whose state cannot be rolled back "
+            "after a rejected draft; load a model whose layers are full or sliding attention"
+        )
+    stateful = [key for key in ("ssm_state_size", "state_size", "mamba_d_state", "conv_kernel") if hasattr(text, key)]
+    if stateful or "rwkv" in text.model_type or "mamba" in text.model_type:
+        raise ModelError(
+            f"{name}: {text.model_type} keeps a recurrent state ({', '.join(stateful) or 'by design'}) that cannot be "
+            "rolled back after a rejected draft; load an attention-only model"
+        )
+    if text.model_type in ALIBI_FAMILIES or getattr(text, "alibi", False):
+        raise ModelError(
+            f"{name}: {text.model_type} uses ALiBi biases, which take positions from the cache order and so cannot "
+            "represent a tree; load a model with rotary or learned positions"
+        )
+
+
+def decide(backbone: Backbone, name: str) -> Capabilities:
+    """Capabilities of a loaded model; raises `ModelError` if a tree block does not reproduce its own forward."""
+    config = backbone.config
+    tested = config.model_type in TESTED_FAMILIES
+    if not tested:
+        _check_tree_forward(backbone, name)
+    windows = tuple(sorted(set(layer_windows(config).values()), key=lambda w: w or 0))
+    return Capabilities(config.model_type, backbone.max_positions, windows, tested)
+
+
+@torch.inference_mode()
+def _check_tree_forward(backbone: Backbone, name: str) -> None:
+    """Compare a two-branch block behind a cached prefix with two ordinary forwards of the model."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, backbone.vocab_size, (7,), generator=generator).to(backbone.device)
+    prefix, branches = ids[:5], ids[5:7]
+    try:
+        cache = backbone.new_cache()
+        row = cache.add_row()
+        backbone.forward(causal_block(prefix[None, :4], torch.zeros(1, dtype=torch.int64, device=ids.device)), cache)
+        cache.commit(row, 4, [])
+        visible = torch.eye(3, dtype=torch.bool, device=ids.device)
+        visible[:, 0] = True
+        block = Block(
+            tokens=torch.cat([prefix[4:], branches])[None],
+            positions=torch.tensor([[4, 5, 5]], device=ids.device),
+            visible=visible[None],
+        )
+        ours = backbone.project(backbone.forward(block, cache)[0, 1:])
+        theirs = torch.stack(
+            [backbone.module(input_ids=torch.cat([prefix, b[None]])[None]).logits[0, -1].float() for b in branches]
+        )
+    except Exception as error:
+        raise ModelError(
+            f"{name}: {backbone.config.model_type} does not run a block with its own mask and positions "
+            f"({type(error).__name__}: {str(error).splitlines()[0]}); use Transformers for this model"
+        ) from error
+    scale = theirs.abs().max().clamp(min=1.0)
+    gap = ((ours - theirs).abs().max() / scale).item()
+    limit = SELF_CHECK_TOLERANCE if backbone.dtype == torch.float32 else 0.1
+    if not gap <= limit:
+        raise ModelError(
+            f"{name}: {backbone.config.model_type} gives other logits for a tree block than for ordinary forwards "
+            f"(relative gap {gap:.1e}), so drafts could not be verified; use Transformers for this model"
+        )

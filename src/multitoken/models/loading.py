@@ -1,0 +1,189 @@
+"""Loading a model by hub id, local folder, GGUF file, or bundled name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from multitoken.errors import ModelError, OptionError
+from multitoken.models import attention
+from multitoken.models.backbone import Backbone
+from multitoken.models.bundled import bundled_names, ensure_bundled
+from multitoken.models.capabilities import Capabilities, decide, refuse_unsupported
+from multitoken.models.gguf import convert_gguf
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ATTENTION = ("auto", attention.NAME, "sdpa", "eager")
+
+
+@dataclass(slots=True)
+class LoadedModel:
+    """A model ready for the engine.
+
+    Attributes:
+        name: what the user asked for.
+        path: hub id or folder that it was read from.
+        eos: every token id that ends a text, from tokenizer, config and generation config.
+    """
+
+    name: str
+    path: str
+    backbone: Backbone
+    tokenizer: PreTrainedTokenizerBase
+    capabilities: Capabilities
+    eos: frozenset[int]
+
+    @property
+    def dtype(self) -> str:
+        return str(self.backbone.dtype).removeprefix("torch.")
+
+
+def load_model(
+    name: str,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    attn: str = "auto",
+    trust_remote_code: bool = False,
+    progress: bool = True,
+) -> LoadedModel:
+    """Load tokenizer and weights and decide what the model can do.
+
+    Args:
+        name: bundled name, ``.gguf`` file, local folder, or hub id.
+        dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto`` (the checkpoint's own).
+        device: ``auto`` (CUDA where there is one, else CPU), or a torch device.
+        attn: ``auto``, ``multitoken``, ``sdpa`` or ``eager``.
+        trust_remote_code: run Python code that comes with a hub model.
+        progress: show progress bars.
+
+    Raises:
+        ModelError: the model cannot be found or used; the message says why.
+        OptionError: an option has an unknown value.
+    """
+    target = _torch_device(device)
+    torch_dtype = _torch_dtype(dtype)
+    if attn not in ATTENTION:
+        raise OptionError("attn", attn, f"use one of {', '.join(ATTENTION)}")
+    path = resolve(name, progress=progress)
+    with _reading(name), quiet():
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    refuse_unsupported(config, name)
+    attention.register()
+    with _reading(name), quiet():
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        module = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=torch_dtype,
+            attn_implementation=_implementation(attn, config),
+            trust_remote_code=trust_remote_code,
+            use_safetensors=True,
+        )
+    return wrap(module.to(target), tokenizer, name=name, path=path)
+
+
+def wrap(
+    module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str = "", path: str = ""
+) -> LoadedModel:
+    """Make a Hugging Face model that is already in memory ready for the engine."""
+    name = name or getattr(module.config, "name_or_path", "") or type(module).__name__
+    refuse_unsupported(module.config, name)
+    module.eval().requires_grad_(False)
+    backbone = Backbone(module)
+    capabilities = decide(backbone, name)
+    return LoadedModel(name, path or name, backbone, tokenizer, capabilities, eos_ids(module, tokenizer))
+
+
+def resolve(name: str, *, progress: bool = True) -> str:
+    """Folder or hub id that ``name`` stands for; bundled and GGUF models are fetched and converted at need."""
+    if name in bundled_names():
+        return str(ensure_bundled(name, progress=progress))
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"{name}: no such file; give the path of a .gguf file")
+        return str(convert_gguf(path, progress=progress))
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"{name}: the folder has no config.json; give the folder of a Transformers checkpoint")
+        return str(path)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ModelError(f"{name}: no such folder; give a checkpoint folder, a .gguf file, or a hub id")
+    return name
+
+
+def eos_ids(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Union of the end-of-sequence ids of tokenizer, config and generation config."""
+    found: set[int] = set()
+    generation = getattr(module, "generation_config", None)
+    for holder in (tokenizer, module.config.get_text_config(), generation):
+        ids = getattr(holder, "eos_token_id", None)
+        if ids is not None:
+            found.update(ids if isinstance(ids, (list, tuple)) else [ids])
+    return frozenset(int(token) for token in found)
+
+
+def _implementation(attn: str, config) -> str:
+    if attn != "auto":
+        return attn
+    text = config.get_text_config()
+    # Soft-capped scores and attention sinks are known to these families' own eager code only.
+    own_scores = getattr(text, "attn_logit_softcapping", None) is not None or text.model_type == "gpt_oss"
+    return "eager" if own_scores else attention.NAME
+
+
+def _torch_device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise OptionError("device", device, "use auto, cpu, cuda, cuda:N, or mps") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError("device", device, "no CUDA device is available here; use cpu")
+    return found
+
+
+def _torch_dtype(dtype: str) -> torch.dtype | str:
+    if dtype == "auto":
+        return "auto"
+    if dtype not in DTYPES:
+        raise OptionError("dtype", dtype, f"use one of auto, {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+@contextlib.contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Turn what Transformers raises for a missing or broken checkpoint into one line."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        bundled = ", ".join(bundled_names())
+        raise ModelError(
+            f"cannot load model {name!r}: {first[:200]}; use a bundled name ({bundled}), a checkpoint folder, "
+            "a .gguf file, or a hub id that can be reached"
+        ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence Transformers' own progress bars and warnings; errors still come through."""
+    level = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
