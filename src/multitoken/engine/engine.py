@@ -91,6 +91,7 @@ class Engine:
         self._cache.remove_row(index)
         self.rows[index] = self.rows[-1]
         self.rows.pop()
+        row.method.stop(row)
 
     def finish(self, row: Row, reason: str) -> None:
         """End a row from outside (stop string, cancellation)."""
@@ -253,9 +254,7 @@ class Engine:
                 self.remove(row)
 
     def _count(self, marks: list[float], projecting: float) -> None:
-        draft, arranged, forward, project, verified, observed = (
-            b - a for a, b in zip(marks, marks[1:], strict=False)
-        )
+        draft, arranged, forward, project, verified, observed = (b - a for a, b in zip(marks, marks[1:], strict=False))
         clock = self.clock
         clock.steps += 1
         clock.draft += draft

@@ -72,6 +72,9 @@ class Method(Protocol):
     def observe(self, rows: Sequence[Row], step: Step) -> None:
         """Learn from a step. Called after commit, for the rows that go on."""
 
+    def stop(self, row: Row) -> None:
+        """Let go of what is kept for a row outside of ``row.state``. Called when the row leaves the engine."""
+
     def extend(self, rows: Sequence[Row], step: Step) -> Sequence[list[int]]:
         """Lossy methods only: tokens to commit after the bonus without verification, per row."""
         return [[]] * len(rows)

@@ -1,6 +1,23 @@
 """Drafting methods, each in a room of its own."""
 
+from multitoken.methods.draft import DraftModel
+from multitoken.methods.lookahead import Lookahead
 from multitoken.methods.plain import Plain
+from multitoken.methods.pld import PromptLookup
+from multitoken.methods.probe import Probe
 from multitoken.methods.registry import MethodOptions, NamedMethod, available, create, register
+from multitoken.methods.stand import Stand
 
-__all__ = ["MethodOptions", "NamedMethod", "Plain", "available", "create", "register"]
+__all__ = [
+    "DraftModel",
+    "Lookahead",
+    "MethodOptions",
+    "NamedMethod",
+    "Plain",
+    "Probe",
+    "PromptLookup",
+    "Stand",
+    "available",
+    "create",
+    "register",
+]
