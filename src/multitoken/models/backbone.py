@@ -5,6 +5,10 @@ The decoder stack and the vocabulary projection are called apart, so that only t
 
 from __future__ import annotations
 
+import hashlib
+import json
+from functools import cached_property
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -15,6 +19,7 @@ from multitoken.models.cache import KVCache, LayerShape
 from multitoken.models.compat import cache_argument
 
 SINGLE_KIND = "single"
+UNIDENTIFYING = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}
 
 
 class Backbone:
@@ -59,6 +64,26 @@ class Backbone:
     @property
     def vocab_size(self) -> int:
         return self._embedding.weight.shape[0]  # type: ignore[union-attr]
+
+    @property
+    def bos(self) -> int | None:
+        """Id that begins a text, where the config names one."""
+        return getattr(self.config, "bos_token_id", None)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Short hash of configuration and weights (a sample of every tensor), to key what is made once per model.
+
+        The same for every dtype that the model is loaded in.
+        """
+        config = {key: value for key, value in self.config.to_dict().items() if key not in UNIDENTIFYING}
+        digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+        for name, tensor in sorted(self.module.state_dict().items()):
+            flat = tensor.detach().flatten()
+            sample = flat[:: max(1, flat.numel() // 64)][:64]
+            digest.update(f"{name}{tuple(tensor.shape)}".encode())
+            digest.update(sample.bfloat16().float().cpu().numpy().tobytes())
+        return f"{self.config.model_type}-{digest.hexdigest()[:16]}"
 
     @property
     def max_positions(self) -> int | None:

@@ -1,0 +1,107 @@
+"""Batches: JSON Lines in, JSON Lines out, in order, and again from where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from multitoken.cli.files import write_error
+from multitoken.cli.prompts import Item
+from multitoken.errors import DataError
+from multitoken.models.progress import Progress
+
+Answer = Callable[[Sequence[Item]], list[dict[str, Any]]]
+
+
+class ResumableLines:
+    """A JSON Lines file that grows by whole lines only.
+
+    Opening it drops a half-written last line; ``done`` holds the ids of the lines that are there. A write that fails
+    (a full disk) leaves the file as it was before that line.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        except OSError as error:
+            raise write_error(path, error) from error
+        self.done: list[Any] = []
+        self._end = 0
+        try:
+            self._repair()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def append(self, record: dict[str, Any]) -> None:
+        data = (json.dumps(record, ensure_ascii=False) + "\n").encode()
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except OSError as error:
+            os.ftruncate(self._file, self._end)
+            os.lseek(self._file, self._end, os.SEEK_SET)
+            raise DataError(
+                f"{write_error(self.path, error)}; {len(self.done)} lines are kept, and the same command goes on there"
+            ) from error
+        self._end += len(data)
+        self.done.append(record["id"])
+
+    def __enter__(self) -> ResumableLines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+    def _repair(self) -> None:
+        with open(self.path, "rb") as file:
+            lines = file.read().splitlines(keepends=True)
+        for number, line in enumerate(lines, 1):
+            record = _record(line)
+            if record is None and number == len(lines):
+                break
+            if record is None:
+                raise DataError(f"{self.path} line {number}: not a line that this command wrote; choose another --out")
+            self.done.append(record["id"])
+            self._end += len(line)
+        os.ftruncate(self._file, self._end)
+        os.lseek(self._file, self._end, os.SEEK_SET)
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "id" in found else None
+
+
+def run_batch(items: Sequence[Item], out: Path, answer: Answer, group: int, progress: bool = True) -> int:
+    """Answer ``items`` in groups and append a line for each to ``out``. Returns how many were there already.
+
+    Raises:
+        DataError: ``out`` holds lines of another batch, or cannot be written.
+    """
+    with ResumableLines(out) as lines:
+        skipped = len(lines.done)
+        expected = [item.id for item in items[:skipped]]
+        if lines.done != expected:
+            raise DataError(f"{out}: holds answers to other prompts than these; choose another --out, or delete it")
+        with Progress(progress, "answering", len(items)) as bar:
+            bar.at(skipped)
+            for start in range(skipped, len(items), group):
+                part = items[start : start + group]
+                for item, record in zip(part, answer(part), strict=True):
+                    lines.append({"id": item.id, **record})
+                    bar.advance(1)
+    return skipped

@@ -1,0 +1,123 @@
+"""Probing: multi-token prediction without training, by synthetic vectors in embedding space.
+
+Source: Goel, Gagrani, Lee, Lott, "Efficient Training-Free Multi-Token Prediction via Embedding-Space Probing",
+arXiv 2603.17942. Probe i of an owner sits i positions after it and proposes the token i + 1 positions after it. The
+tree of a step comes from the probes of the last step's anchor, whose next token (the root) is known by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from multitoken.engine.draft import ROOT, Draft
+from multitoken.engine.method import Step
+from multitoken.engine.row import Row
+from multitoken.methods.probe.candidates import Level, continuations
+from multitoken.methods.probe.options import ProbeOptions
+from multitoken.methods.probe.table import NextTokenTable, next_token_table
+from multitoken.methods.probe.tree import Candidates, best_tree, dynamic_tree, likeliest_anchors, static_tree
+from multitoken.methods.probe.vectors import EmbeddingStatistics, follow, initial_vectors
+from multitoken.methods.registry import NamedMethod, register
+from multitoken.models.backbone import Backbone
+
+
+@dataclass(slots=True)
+class ProbeState:
+    """What a row keeps: its probe vectors [k, d] and the levels proposed by the last anchor's probes."""
+
+    vectors: Tensor
+    levels: list[Level] = field(default_factory=list)
+
+
+@register
+class Probe(NamedMethod):
+    """Training-free probing, lossless."""
+
+    name = "probe"
+    summary = "training-free: probe vectors propose, the model verifies"
+    Options = ProbeOptions
+    options: ProbeOptions
+
+    def __init__(self, options: ProbeOptions | None = None):
+        super().__init__(options)
+        self._backbone: Backbone | None = None
+        self._table: NextTokenTable | None = None
+
+    def bind(self, backbone: Backbone) -> None:
+        if self._backbone is backbone:
+            return
+        self._statistics = EmbeddingStatistics.of(backbone)
+        self._table = next_token_table(backbone, self.options.table_seconds) if self.options.rescore else None
+        self._backbone = backbone
+
+    def start(self, row: Row) -> ProbeState:
+        assert self._backbone is not None
+        options = self.options
+        vectors = initial_vectors(
+            options.init,
+            options.probes,
+            row.request.prompt,
+            self._backbone,
+            self._statistics,
+            offset_scale=options.offset_scale,
+            seed=row.request.sampling.seed,
+        )
+        return ProbeState(vectors)
+
+    def draft(self, rows: Sequence[Row]) -> Sequence[Draft]:
+        return [self._with_probes(row.state, self.tree(row)) for row in rows]
+
+    def observe(self, rows: Sequence[Row], step: Step) -> None:
+        for index, row in enumerate(rows):
+            state: ProbeState = row.state
+            state.levels = [Level.of(logits) for logits in step.probe_logits[index]]
+            if self.options.mixing_weight:
+                assert self._backbone is not None
+                committed = torch.tensor(step.tokens[index], device=state.vectors.device)
+                embeds = self._backbone.embed(committed)
+                state.vectors = follow(state.vectors, embeds, self.options.mixing_weight)
+
+    def tree(self, row: Row, nodes: int | None = None) -> Candidates:
+        """Candidates below the row's root from the last anchor's probes, at most ``nodes`` (default: the budget's)."""
+        options, root = self.options, row.tokens[-1]
+        levels = row.state.levels
+        depth = options.max_depth if self._table is not None else min(options.max_depth, len(levels))
+        if depth == 0 or not row.prefilled:
+            return Candidates([], [], [])
+        nodes = self.node_budget if nodes is None else nodes
+
+        def propose(level: int, parents: Sequence[int], width: int) -> tuple[Tensor, Tensor]:
+            probe = levels[level - 1] if level <= len(levels) else None
+            return continuations(probe, parents, self._table, options.rescore, width, options.prune)
+
+        if options.tree == "static":
+            assert options.widths is not None
+            return static_tree(root, options.widths[:depth], propose)
+        if options.tree == "dynamic":
+            return dynamic_tree(root, depth, nodes, propose)
+        return best_tree(root, depth, nodes, propose)
+
+    @property
+    def node_budget(self) -> int:
+        """Nodes that fit a block beside the root and the probes."""
+        options = self.options
+        owners = options.probe_owners
+        if owners is None:
+            return options.block_size // (options.probes + 1) - 1
+        return max(options.block_size - 1 - owners * options.probes, 1)
+
+    def _with_probes(self, state: ProbeState, tree: Candidates) -> Draft:
+        """Lay a tree out with the probes of its owners: all slots, or the likeliest anchors."""
+        options = self.options
+        owners = range(ROOT, len(tree))
+        if options.probe_owners is not None and options.probe_owners <= len(tree):
+            owners = likeliest_anchors(tree, options.probe_owners)
+        parents = list(tree.parents)
+        for owner in owners:
+            first = len(parents)
+            parents += [owner, *range(first, first + options.probes - 1)]
+        return Draft(tree.tokens, parents, vectors=state.vectors.repeat(len(owners), 1))

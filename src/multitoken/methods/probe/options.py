@@ -1,0 +1,85 @@
+"""Settings of the probe method."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from multitoken.methods.registry import MethodOptions
+
+Init = Literal["mean", "last", "sample", "offset", "vocab", "calibrated", "learned"]
+Tree = Literal["best", "dynamic", "static"]
+
+
+class ProbeOptions(MethodOptions):
+    """How probes are made, how candidates are scored, and how they are arranged."""
+
+    probes: int = Field(1, ge=1, le=16, description="probes per owner (k); probe i proposes the token i + 1 ahead")
+    init: Init = Field(
+        "vocab",
+        description="first probe vectors: mean, last or sample as in the paper, offset (its stress test), vocab (mean of "
+        "the embedding table), calibrated (best of several on text that the model writes)",
+    )
+    mixing: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="how far a probe moves toward each committed token's embedding (lambda); default 0.1 for the paper's "
+        "inits, 0 for vocab and calibrated",
+    )
+    offset_scale: float = Field(5.0, description="standard deviations that the offset init adds to the mean")
+    tree: Tree = Field(
+        "best",
+        description="best: the most probable paths; dynamic: the paper's Algorithm 1 (only the best candidate of a depth "
+        "has children); static: fixed widths",
+    )
+    widths: tuple[int, ...] | None = Field(None, description="candidates per depth of a static tree, e.g. 15,4")
+    block_size: int = Field(30, ge=2, le=1024, description="slots of one decode forward: root, nodes and probes")
+    prune: bool = Field(True, description="never propose a token right after itself")
+    rescore: float = Field(
+        1.0,
+        ge=0,
+        description="weight of the model's own next-token table in a candidate's score (0: off, the table is not made)",
+    )
+    depth: int | None = Field(
+        None, ge=1, le=32, description="deepest candidates; below the probes the next-token table alone proposes"
+    )
+    probe_owners: int | None = Field(
+        None, ge=1, description="owners of probes per block, the likeliest anchors first (default: root and all nodes)"
+    )
+
+    table_seconds: float = Field(
+        120.0,
+        gt=0,
+        description="time to make the next-token table where it is not cached yet; it covers the tokens in id order, "
+        "frequent ones first in most vocabularies, and the rest go unscored",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ProbeOptions:
+        if (self.tree == "static") != (self.widths is not None):
+            raise ValueError("widths goes with tree=static, and tree=static needs widths, one per probe")
+        if self.widths is not None:
+            if len(self.widths) != self.probes:
+                raise ValueError(f"widths has {len(self.widths)} numbers; give one per probe ({self.probes})")
+            if min(self.widths) < 1:
+                raise ValueError("widths must be 1 or more at each depth")
+            needed = (self.probes + 1) * (1 + sum(self.widths))
+            if needed > self.block_size and self.probe_owners is None:
+                raise ValueError(f"these widths need block_size {needed} or more")
+        if self.block_size < self.probes + 2:
+            raise ValueError(f"block_size must be {self.probes + 2} or more to hold a root, its probes and a candidate")
+        if self.max_depth > self.probes and not self.rescore:
+            raise ValueError("candidates deeper than the probes come from the next-token table; set rescore above 0")
+        return self
+
+    @property
+    def max_depth(self) -> int:
+        return self.depth if self.depth is not None else self.probes
+
+    @property
+    def mixing_weight(self) -> float:
+        if self.mixing is not None:
+            return self.mixing
+        return 0.1 if self.init in ("mean", "last", "sample", "offset") else 0.0
