@@ -88,5 +88,7 @@ def _messages(found: Any, where: str) -> Messages:
         good = good and isinstance(message, dict) and set(message) == {"role", "content"}
         good = good and message["role"] in ROLES and isinstance(message["content"], str)
     if not good:
-        raise DataError(f'{where}: messages must be a list of {{"role": ..., "content": ...}}, roles {", ".join(ROLES)}')
+        raise DataError(
+            f'{where}: messages must be a list of {{"role": ..., "content": ...}}, roles {", ".join(ROLES)}'
+        )
     return found

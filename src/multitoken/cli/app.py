@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def run(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. ``argv``: without the program's name."""
     argv = list(sys.argv[1:] if argv is None else argv)
     code = _guarded(argv)
@@ -72,11 +72,12 @@ GROUPS = {"inspect": "measure a model: cost of a forward, alignment of probes"}
 def _guarded(argv: list[str]) -> int:
     """Run and turn whatever is raised into a line and an exit code."""
     try:
-        return _run(argv)
+        return _dispatch(argv)
     except SystemExit as leaving:  # argparse after --help or --version
         return leaving.code if isinstance(leaving.code, int) else DONE
     except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         _drop_output()
         return READER_LEFT
@@ -86,7 +87,7 @@ def _guarded(argv: list[str]) -> int:
         return _fail(*_explained(error))
 
 
-def _run(argv: list[str]) -> int:
+def _dispatch(argv: list[str]) -> int:
     namespace = build_parser().parse_args(argv)
     command: Command = namespace.chosen
     return command.run(options_of(namespace, command.schema, f"multitoken {command.name}"))
