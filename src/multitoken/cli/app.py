@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from multitoken.cli.command import Command
-from multitoken.cli.commands import COMMANDS
+from multitoken.cli.commands import COMMANDS, GROUPS
 from multitoken.cli.config import options_of
 from multitoken.cli.files import FULL
 from multitoken.cli.flags import add_flags
@@ -27,10 +27,18 @@ class UsageError(MultitokenError):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are exceptions, and which takes flags in full only."""
+    """A parser whose errors are exceptions, which takes flags in full only, and gets a command's flags when used."""
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args, command: Command | None = None, **kwargs):
         super().__init__(*args, allow_abbrev=False, **kwargs)
+        self._command = command
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
+        if self._command is not None:
+            add_flags(self, self._command.schema)
+            self.set_defaults(chosen=self._command)
+            self._command = None
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
@@ -60,13 +68,8 @@ def build_parser() -> argparse.ArgumentParser:
         if group not in groups:
             parent = groups[""].add_parser(group, help=GROUPS[group], description=GROUPS[group])
             groups[group] = parent.add_subparsers(dest="command", metavar="COMMAND", required=True)
-        made = groups[group].add_parser(name, help=command.summary, description=command.summary)
-        add_flags(made, command.schema)
-        made.set_defaults(chosen=command)
+        groups[group].add_parser(name, help=command.summary, description=command.summary, command=command)
     return parser
-
-
-GROUPS = {"inspect": "measure a model: cost of a forward, alignment of probes"}
 
 
 def _guarded(argv: list[str]) -> int:

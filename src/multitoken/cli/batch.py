@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from multitoken.cli.files import write_error
 from multitoken.cli.prompts import Item
@@ -53,7 +53,7 @@ class ResumableLines:
         self._end += len(data)
         self.done.append(record["id"])
 
-    def __enter__(self) -> ResumableLines:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

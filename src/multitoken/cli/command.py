@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class CommandOptions(BaseModel):
     """Options of every command."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), populate_by_name=False)
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     as_json: bool = Field(False, alias="json", description="print JSON instead of text")
     config: Path | None = Field(None, description="YAML file with the same keys as the flags; flags win")
@@ -22,9 +23,22 @@ class CommandOptions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: its words, what it does, its options, and the function that runs it and returns an exit code."""
+    """One command: its words, what it does, and where its options and its function are.
+
+    They are imported when the command is chosen, since that reads PyTorch; ``multitoken --help`` should not.
+    """
 
     name: str
     summary: str
-    schema: type[CommandOptions]
-    run: Callable[[Any], int]
+    module: str
+    options: str
+    function: str
+
+    @property
+    def schema(self) -> type[CommandOptions]:
+        return getattr(import_module(self.module), self.options)
+
+    @property
+    def run(self) -> Callable[[Any], int]:
+        """Runs the command with its validated options and returns the exit code."""
+        return getattr(import_module(self.module), self.function)

@@ -12,13 +12,14 @@ from pydantic import BaseModel
 from multitoken.cli.files import read_text
 from multitoken.cli.flags import values_of
 from multitoken.errors import DataError
-from multitoken.methods.registry import validated
 
 S = TypeVar("S", bound=BaseModel)
 
 
 def options_of(namespace: argparse.Namespace, schema: type[S], command: str) -> S:
     """Validated options of ``command``."""
+    from multitoken.methods.registry import validated  # reads PyTorch, which --help can do without
+
     given = values_of(namespace, schema)
     file = given.get("config")
     values = {**(read_config(Path(file)) if file else {}), **given}

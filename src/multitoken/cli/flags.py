@@ -133,7 +133,7 @@ def help_of(field: FieldInfo) -> str:
     """Description and default of a field."""
     text = field.description or ""
     default = field.get_default(call_default_factory=True) if not field.is_required() else None
-    if default not in (None, False, "", (), [], {}) and "default" not in text:
+    if not isinstance(default, bool) and default not in (None, "", (), [], {}) and "default" not in text:
         text += f" (default: {default_text(default)})"
     return text.replace("%", "%%")
 

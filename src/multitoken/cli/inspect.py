@@ -30,7 +30,9 @@ class CostOptions(ModelFlags):
     """Options of ``inspect cost``."""
 
     dtype: str = Field("float32", description="see --dtypes", json_schema_extra={"cli": False})
-    dtypes: list[str] = Field(["float32", "bfloat16"], min_length=1, description="precisions to measure, by turns")
+    dtypes: list[Literal["float32", "bfloat16", "float16"]] = Field(
+        ["float32", "bfloat16"], min_length=1, description="precisions to measure, by turns"
+    )
     sizes: list[int] = Field([1, 2, 4, 8, 16, 32, 64], min_length=1, description="block sizes")
     context: int = Field(256, ge=0, description="tokens in the cache")
     rows: int = Field(1, ge=1, description="rows per forward")

@@ -31,8 +31,8 @@ def run_models(options: ModelsOptions) -> int:
         print_json([_model_facts(model) for model in models])
         return 0
     table = Table(title="Models known by name", title_justify="left")
-    for heading in ("name", "model", "parameters", "licence", "chat", "download", "cached"):
-        table.add_column(heading)
+    for heading in ("name", "model", "weights", "licence", "chat", "download", "cached"):
+        table.add_column(heading, no_wrap=heading == "name")
     for model in models:
         facts = _model_facts(model)
         table.add_row(
@@ -86,10 +86,10 @@ def run_methods(options: MethodsOptions) -> int:
 def _options_table(cls: type[NamedMethod]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 2))
     for heading in ("option", "value", "default", "meaning"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=heading == "option")
     for name, field in cls.Options.model_fields.items():
         default = "(needed)" if field.is_required() else default_text(field.get_default(call_default_factory=True))
-        table.add_row(name, metavar(field.annotation), default, field.description or "")
+        table.add_row(name, metavar(field.annotation).replace(",", ", "), default, field.description or "")
     return table
 
 

@@ -1,0 +1,24 @@
+"""All commands, in the order of ``multitoken --help``."""
+
+from __future__ import annotations
+
+from multitoken.cli.command import Command
+
+HERE = "multitoken.cli"
+GROUPS = {"inspect": "measure a model: cost of a forward, alignment of probes"}
+COMMANDS = (
+    Command("generate", "answer a prompt, or a file of prompts", f"{HERE}.generate", "GenerateCommand", "run_generate"),
+    Command("chat", "talk with a model", f"{HERE}.chat", "ChatCommand", "run_chat"),
+    Command("compare", "methods side by side on one prompt", f"{HERE}.compare", "CompareCommand", "run_compare"),
+    Command("models", "models that are known by name", f"{HERE}.listing", "ModelsOptions", "run_models"),
+    Command("methods", "methods and their options", f"{HERE}.listing", "MethodsOptions", "run_methods"),
+    Command("inspect cost", "time of a forward against its block size", f"{HERE}.inspect", "CostOptions", "run_cost"),
+    Command(
+        "inspect alignment",
+        "how far probes come to resemble the true tokens, layer by layer",
+        f"{HERE}.inspect",
+        "AlignmentOptions",
+        "run_alignment",
+    ),
+    Command("demo", "see it work: plain and probe, side by side", f"{HERE}.demo", "DemoCommand", "run_demo"),
+)

@@ -1,0 +1,43 @@
+"""The options that choose and load a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from multitoken.cli.command import CommandOptions
+from multitoken.models.loading import LoadedModel, load_model
+
+
+class ModelFlags(CommandOptions):
+    """Which model, and how it is loaded."""
+
+    model: str = Field(
+        "smollm2-135m",
+        description="bundled name, folder of a checkpoint, .gguf file, or hub id",
+        json_schema_extra={"short": "m"},
+    )
+    dtype: str = Field("float32", description="float32, bfloat16, float16, or auto (the checkpoint's own)")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:N, or mps")
+    attn: str = Field("auto", description="attention: auto, multitoken, sdpa, or eager")
+    trust_remote_code: bool = Field(False, description="run Python code that comes with a hub model")
+    progress: bool = Field(True, description="progress bars on standard error")
+
+    def load(self) -> LoadedModel:
+        """The model as the engine takes it."""
+        return load_model(self.model, **self.loading)
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        names = ("dtype", "device", "attn", "trust_remote_code", "progress")
+        return {name: getattr(self, name) for name in names}
+
+
+def prompt_ids(model: LoadedModel, prompt: str | list[dict[str, str]]) -> list[int]:
+    """Token ids of a prompt; a text is one user message where the model has a chat template."""
+    tokenizer = model.tokenizer
+    if tokenizer.chat_template is None and isinstance(prompt, str):
+        return tokenizer(prompt).input_ids
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
