@@ -147,15 +147,19 @@ def ensure_bundled(name: str, *, progress: bool = True) -> Path:
     model = _CATALOGUE.get(name)
     if model is None:
         raise ModelError(f"no bundled model {name!r}: choose one of {', '.join(_CATALOGUE)}")
-    return store.build(model.folder, REVISION, lambda folder: _fill(model, folder, progress))
+
+    def fill(folder: Path, scratch: Path) -> None:
+        if model.terms:
+            print(model.terms, file=sys.stderr)
+        gguf = _fetch(model, folder, scratch, progress)
+        write_checkpoint(gguf, folder, _origin(model), progress=progress)
+
+    return store.build(model.folder, REVISION, fill)
 
 
-def _fill(model: BundledModel, folder: Path, progress: bool) -> None:
-    if model.terms:
-        print(model.terms, file=sys.stderr)
-    work = folder.parent / "work"
-    work.mkdir()
-    gguf = work / model.gguf
+def _fetch(model: BundledModel, folder: Path, scratch: Path, progress: bool) -> Path:
+    """Put the GGUF file into ``scratch``, and the notices that belong to it into ``folder``."""
+    gguf = scratch / model.gguf
     try:
         with Progress(progress, f"fetching {model.name}", model.download_bytes, "bytes") as bar:
             _collect(model, gguf, folder, bar)
@@ -163,8 +167,7 @@ def _fill(model: BundledModel, folder: Path, progress: bool) -> None:
         raise ModelError(f"{model.name}: {error}") from error
     if (found := store.sha256(gguf)) != model.sha256:
         raise ModelError(f"{model.name}: {model.gguf} has SHA-256 {found[:12]}..., not {model.sha256[:12]}...")
-    write_checkpoint(gguf, folder, _origin(model), progress=progress)
-    shutil.rmtree(work)
+    return gguf
 
 
 def _collect(model: BundledModel, gguf: Path, folder: Path, bar: Progress) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import shutil
@@ -93,7 +94,7 @@ def _download(wheel: Wheel, folder: Path, extra: list[str], on_bytes: Callable[[
 
 def _failure(wheel: Wheel, output: str) -> Exception:
     if "no space left on device" in output.lower():
-        return OSError(28, "No space left on device")
+        return OSError(errno.ENOSPC, "No space left on device")
     errors = [line for line in output.splitlines() if line.startswith("ERROR:")] or output.splitlines()
     reason = errors[0].removeprefix("ERROR:").strip() if errors else "pip gave no reason"
     return ModelError(

@@ -21,18 +21,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import pre_tokenizers
 
 from multitoken.errors import ModelError
 from multitoken.models import store
+from multitoken.models.gguf_tokenizer import read_tokenizer
 from multitoken.models.progress import Progress
 
 REVISION = 1  # raise it when a change here makes checkpoints of an earlier version wrong
 PROVENANCE = "provenance.json"
-
-# Values of "tokenizer.ggml.pre" whose vocabularies were learned on text with every digit split off, which
-# Transformers (5.16 to 5.24 at least) does not do for them.
-_SPLIT_BY_DIGIT = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
 
 
 def convert_gguf(path: str | os.PathLike[str], *, progress: bool = True) -> Path:
@@ -49,16 +45,22 @@ def convert_gguf(path: str | os.PathLike[str], *, progress: bool = True) -> Path
         digest = store.sha256(source, bar.advance)
     entry = store.cache_root() / "gguf" / digest[:32]
     origin = {"source": "file", "file": source.name, "gguf_sha256": digest}
-    return store.build(entry, REVISION, lambda folder: write_checkpoint(source, folder, origin, progress=progress))
+
+    def fill(folder: Path, _scratch: Path) -> None:
+        write_checkpoint(source, folder, origin, progress=progress)
+
+    return store.build(entry, REVISION, fill)
 
 
 def check_gguf(path: Path) -> None:
     """Raise ``ModelError`` unless ``path`` is a file that begins like GGUF."""
-    if not path.is_file():
-        raise ModelError(f"{path}: no such file: give the path of a .gguf file")
-    with open(path, "rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ModelError(f"{path}: not a GGUF file (its first bytes are not 'GGUF'): download it again")
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(4)
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror}: give the path of a readable .gguf file") from error
+    if begin != b"GGUF":
+        raise ModelError(f"{path}: not a GGUF file (its first bytes are not 'GGUF'): download it again")
 
 
 def write_checkpoint(gguf: Path, folder: Path, origin: dict[str, Any], *, progress: bool = True) -> None:
@@ -71,14 +73,18 @@ def write_checkpoint(gguf: Path, folder: Path, origin: dict[str, Any], *, progre
         try:
             model = _read_model(gguf)
             bar.advance(1)
-            tokenizer = _read_tokenizer(gguf)
+            tokenizer = read_tokenizer(gguf)
             bar.advance(1)
         except ModelError:
             raise
         except Exception as error:  # the reader fails in many ways on damaged files: all mean the same to the user
             reason = " ".join(str(error).split())[:200]
-            raise ModelError(f"{gguf.name}: cannot be read as a model ({type(error).__name__}: {reason})") from error
-        _mend(gguf, model, tokenizer)
+            raise ModelError(
+                f"{gguf.name}: cannot be read as a model ({type(error).__name__}: {reason}): use a complete GGUF file "
+                "of an architecture that Transformers supports"
+            ) from error
+        # GGUF has no length limit for the tokenizer; without one Transformers never warns about overlong input.
+        tokenizer.model_max_length = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         bar.advance(1)
@@ -91,16 +97,19 @@ def write_checkpoint(gguf: Path, folder: Path, origin: dict[str, Any], *, progre
 def _read_model(gguf: Path) -> Any:
     from transformers import AutoModelForCausalLM, GenerationConfig
 
-    loaded, info = AutoModelForCausalLM.from_pretrained(
+    load: Any = AutoModelForCausalLM.from_pretrained
+    loaded, info = load(
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32, local_files_only=True, output_loading_info=True
     )
     if missing := sorted(info["missing_keys"]):
         # Transformers would fill them with random values: so would one file of a model that is split over several.
         raise ModelError(f"{gguf.name}: lacks the weights {', '.join(missing[:3])}: use a complete, single-file GGUF")
     config = copy.deepcopy(loaded.config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config  # the weights no longer are; with it, save_pretrained refuses
-    config.name_or_path = ""  # the file names some training run here
+    # save_pretrained refuses what claims to be quantised, which these weights no longer are; and the file's own name
+    # for the model comes out as an unknown key.
+    for name in ("quantization_config", "_model_name_or_path"):
+        if hasattr(config, name):
+            delattr(config, name)
     with torch.device("meta"):
         plain = type(loaded)(config)
     plain.load_state_dict(loaded.state_dict(), assign=True)
@@ -109,33 +118,6 @@ def _read_model(gguf: Path) -> Any:
     ids = {name: getattr(config, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     plain.generation_config = GenerationConfig(**ids)
     return plain
-
-
-def _read_tokenizer(gguf: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
-
-
-def _mend(gguf: Path, model: Any, tokenizer: Any) -> None:
-    """Set what Transformers leaves out when it reads a GGUF file."""
-    # GGUF has no length limit for the tokenizer; without one Transformers never warns about overlong input.
-    if limit := getattr(model.config, "max_position_embeddings", None):
-        tokenizer.model_max_length = limit
-    # Without this the blanks before a number come out as other tokens than in training: "\n\n1" as "\n", "\n", "1".
-    if _pre_tokenizer_name(gguf) in _SPLIT_BY_DIGIT:
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
-    for key in ("is_local", "local_files_only"):  # how the file was read is no property of the tokenizer
-        tokenizer.init_kwargs.pop(key, None)
-
-
-def _pre_tokenizer_name(gguf: Path) -> str | None:
-    from gguf import GGUFReader
-
-    field = GGUFReader(str(gguf)).get_field("tokenizer.ggml.pre")
-    return str(field.contents()) if field else None
 
 
 @contextmanager

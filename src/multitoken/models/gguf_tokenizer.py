@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader
+import gguf
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
@@ -20,44 +20,43 @@ _CONTROL, _USER_DEFINED = 3, 4  # values of "tokenizer.ggml.token_type"
 # before a number come out as other tokens than in training: "\n\n1" as "\n", "\n", "1".
 _SPLIT_BY_DIGIT = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
 _GEMMA = {"gemma", "gemma2", "gemma3"}
-_ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "mask": "mask"}
+_ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _BLANK = "\u2581"
 
 
-def read_tokenizer(gguf: Path) -> Any:
+def read_tokenizer(path: Path) -> Any:
     """Return the file's tokenizer as a Transformers tokenizer, with its chat template if it has one."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    meta = _Metadata(gguf)
+    meta = _Metadata(path)
     backend = _build(meta)
-    roles = {f"{role}_token": token for role in _ROLES if (token := meta.special(role)) is not None}
-    if backend is None:
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
-        for role, token in roles.items():
-            setattr(tokenizer, role, token)
-        for key in ("is_local", "local_files_only"):  # how the file was read is no property of the tokenizer
-            tokenizer.init_kwargs.pop(key, None)
-        return tokenizer
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        chat_template=meta.get("tokenizer.chat_template"),
-        clean_up_tokenization_spaces=False,
-        padding_side="left",  # generation goes on at the right
-        **roles,
-    )
+    settings = {role: token for role, name in _ROLES.items() if (token := meta.special(name)) is not None}
+    if template := meta.get("tokenizer.chat_template"):
+        settings["chat_template"] = template
+    if backend is not None:
+        # Generation goes on at the right, so a batch is filled up at the left.
+        return PreTrainedTokenizerFast(
+            tokenizer_object=backend, clean_up_tokenization_spaces=False, padding_side="left", **settings
+        )
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+    for name, value in settings.items():
+        setattr(tokenizer, name, value)
+    for name in ("is_local", "local_files_only"):  # how the file was read is no property of the tokenizer
+        tokenizer.init_kwargs.pop(name, None)
+    return tokenizer
 
 
 class _Metadata:
-    def __init__(self, gguf: Path):
-        self._reader = GGUFReader(str(gguf))
+    def __init__(self, path: Path):
+        self._reader = gguf.GGUFReader(str(path))
         self.tokens: list[str] = self.get("tokenizer.ggml.tokens") or []
 
     def get(self, key: str) -> Any:
         field = self._reader.get_field(key)
         return None if field is None else field.contents()
 
-    def special(self, role: str) -> str | None:
-        index = self.get(f"tokenizer.ggml.{_ROLES[role]}_token_id")
+    def special(self, name: str) -> str | None:
+        index = self.get(f"tokenizer.ggml.{name}_token_id")
         return None if index is None else self.tokens[index]
 
 
@@ -69,10 +68,12 @@ def _build(meta: _Metadata) -> Tokenizer | None:
         backend = _gemma(meta)
     else:
         return None
-    types = meta.get("tokenizer.ggml.token_type") or []
-    named = list(zip(meta.tokens, types, strict=False))
-    backend.add_special_tokens([AddedToken(t, normalized=False, special=True) for t, kind in named if kind == _CONTROL])
-    backend.add_tokens([AddedToken(t, normalized=False) for t, kind in named if kind == _USER_DEFINED])
+    vocabulary = backend.get_vocab()
+    for token, kind in zip(meta.tokens, meta.get("tokenizer.ggml.token_type") or [], strict=False):
+        if kind == _CONTROL:
+            backend.add_special_tokens([AddedToken(token, normalized=False, special=True)])
+        elif kind == _USER_DEFINED and token in vocabulary:
+            backend.add_tokens([AddedToken(token, normalized=False)])
     if meta.get("tokenizer.ggml.add_bos_token") and (bos := meta.special("bos")):
         index = backend.token_to_id(bos)
         backend.post_processor = processors.TemplateProcessing(
@@ -96,7 +97,7 @@ def _gemma(meta: _Metadata) -> Tokenizer:
     tokens = [_BLANK * len(token) if token and not token.strip(" ") else token for token in meta.tokens]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     backend = Tokenizer(
-        BPE(vocabulary, _merges(vocabulary), unk_token=meta.special("unk"), fuse_unk=True, byte_fallback=True)
+        BPE(vocabulary, _merges(vocabulary), unk_token=meta.special("unknown"), fuse_unk=True, byte_fallback=True)
     )
     backend.normalizer = normalizers.Replace(" ", _BLANK)
     backend.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")

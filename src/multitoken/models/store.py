@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from multitoken.errors import ModelError
 
@@ -72,9 +73,10 @@ def intact(entry: Path, revision: int) -> bool:
     return True
 
 
-def build(entry: Path, revision: int, fill: Callable[[Path], None]) -> Path:
-    """Return ``entry``, made by ``fill(staging_folder)`` unless an intact one is there.
+def build(entry: Path, revision: int, fill: Callable[[Path, Path], None]) -> Path:
+    """Return ``entry``, made by ``fill(folder, scratch)`` unless an intact one is there.
 
+    ``fill`` writes the entry's files into ``folder``; ``scratch`` is a folder on the same disk that is thrown away.
     Safe against other processes that want the same entry, against being killed half-way (the next call clears what
     was left), and against a full disk (nothing is left behind).
 
@@ -85,23 +87,41 @@ def build(entry: Path, revision: int, fill: Callable[[Path], None]) -> Path:
         return entry
     with disk_errors(entry.parent):
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{entry}.lock"):
-            if intact(entry, revision):
-                return entry
-            for leftover in entry.parent.glob(f".{entry.name}-*"):
-                shutil.rmtree(leftover, ignore_errors=True)
-            staging = Path(tempfile.mkdtemp(prefix=f".{entry.name}-", dir=entry.parent))
-            try:
-                ready = staging / "ready"
-                ready.mkdir()
-                fill(ready)
-                _seal(ready, revision)
-                if entry.exists():
-                    os.replace(entry, staging / "old")
-                os.replace(ready, entry)
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
+        with _lock(entry):
+            if not intact(entry, revision):
+                _rebuild(entry, revision, fill)
     return entry
+
+
+@contextmanager
+def _lock(entry: Path) -> Iterator[None]:
+    lock = FileLock(f"{entry}.lock")  # the system lets go of it when its holder dies
+    try:
+        lock.acquire(timeout=1)
+    except Timeout:
+        print(f"waiting for another process that prepares {entry.name}", file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _rebuild(entry: Path, revision: int, fill: Callable[[Path, Path], None]) -> None:
+    for leftover in entry.parent.glob(f".{entry.name}~*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{entry.name}~", dir=entry.parent))
+    try:
+        folder, scratch = staging / "folder", staging / "scratch"
+        folder.mkdir()
+        scratch.mkdir()
+        fill(folder, scratch)
+        _seal(folder, revision)
+        if entry.exists():
+            os.replace(entry, staging / "old")
+        os.replace(folder, entry)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
