@@ -1,6 +1,7 @@
 """Drafting methods, each in a room of its own."""
 
 from multitoken.methods.draft import DraftModel
+from multitoken.methods.fused import Fused
 from multitoken.methods.lookahead import Lookahead
 from multitoken.methods.plain import Plain
 from multitoken.methods.pld import PromptLookup
@@ -9,6 +10,7 @@ from multitoken.methods.registry import MethodOptions, NamedMethod, available, c
 from multitoken.methods.stand import Stand
 
 __all__ = [
+    "Fused",
     "DraftModel",
     "Lookahead",
     "MethodOptions",

@@ -45,13 +45,13 @@ class Probe(NamedMethod):
     def __init__(self, options: ProbeOptions | None = None):
         super().__init__(options)
         self._backbone: Backbone | None = None
-        self._table: NextTokenTable | None = None
+        self.table: NextTokenTable | None = None
 
     def bind(self, backbone: Backbone) -> None:
         if self._backbone is backbone:
             return
         self._statistics = EmbeddingStatistics.of(backbone)
-        self._table = next_token_table(backbone, self.options.table_seconds) if self.options.rescore else None
+        self.table = next_token_table(backbone, self.options.table_seconds) if self.options.rescore else None
         self._backbone = backbone
 
     def start(self, row: Row) -> ProbeState:
@@ -73,26 +73,28 @@ class Probe(NamedMethod):
 
     def observe(self, rows: Sequence[Row], step: Step) -> None:
         for index, row in enumerate(rows):
-            state: ProbeState = row.state
-            state.levels = [Level.of(logits) for logits in step.probe_logits[index]]
-            if self.options.mixing_weight:
-                assert self._backbone is not None
-                committed = torch.tensor(step.tokens[index], device=state.vectors.device)
-                embeds = self._backbone.embed(committed)
-                state.vectors = follow(state.vectors, embeds, self.options.mixing_weight)
+            self.learn(row.state, step.probe_logits[index], step.tokens[index])
+
+    def learn(self, state: ProbeState, logits: Tensor, tokens: list[int]) -> None:
+        """Take in the anchor's probe logits [k, V] (k = 0: it had none) and the tokens just committed."""
+        state.levels = [Level.of(values) for values in logits]
+        if self.options.mixing_weight:
+            assert self._backbone is not None
+            embeds = self._backbone.embed(torch.tensor(tokens, device=state.vectors.device))
+            state.vectors = follow(state.vectors, embeds, self.options.mixing_weight)
 
     def tree(self, row: Row, nodes: int | None = None) -> Candidates:
         """Candidates below the row's root from the last anchor's probes, at most ``nodes`` (default: the budget's)."""
         options, root = self.options, row.tokens[-1]
         levels = row.state.levels
-        depth = options.max_depth if self._table is not None else min(options.max_depth, len(levels))
+        depth = options.max_depth if self.table is not None else min(options.max_depth, len(levels))
         if depth == 0 or not row.prefilled:
             return Candidates([], [], [])
         nodes = self.node_budget if nodes is None else nodes
 
         def propose(level: int, parents: Sequence[int], width: int) -> tuple[Tensor, Tensor]:
             probe = levels[level - 1] if level <= len(levels) else None
-            return continuations(probe, parents, self._table, options.rescore, width, options.prune)
+            return continuations(probe, parents, self.table, options.rescore, width, options.prune)
 
         if options.tree == "static":
             assert options.widths is not None
@@ -112,12 +114,16 @@ class Probe(NamedMethod):
 
     def _with_probes(self, state: ProbeState, tree: Candidates) -> Draft:
         """Lay a tree out with the probes of its owners: all slots, or the likeliest anchors."""
-        options = self.options
-        owners = range(ROOT, len(tree))
-        if options.probe_owners is not None and options.probe_owners <= len(tree):
-            owners = likeliest_anchors(tree, options.probe_owners)
-        parents = list(tree.parents)
-        for owner in owners:
-            first = len(parents)
-            parents += [owner, *range(first, first + options.probes - 1)]
-        return Draft(tree.tokens, parents, vectors=state.vectors.repeat(len(owners), 1))
+        owners: Sequence[int] = range(ROOT, len(tree))
+        if self.options.probe_owners is not None and self.options.probe_owners <= len(tree):
+            owners = likeliest_anchors(tree, self.options.probe_owners)
+        return lay_out(tree, owners, state.vectors)
+
+
+def lay_out(tree: Candidates, owners: Sequence[int], vectors: Tensor) -> Draft:
+    """A draft of a tree's nodes, with one chain of probes ``vectors`` [k, d] under each owner (a node or ROOT)."""
+    parents = list(tree.parents)
+    for owner in owners:
+        first = len(parents)
+        parents += [owner, *range(first, first + len(vectors) - 1)]
+    return Draft(tree.tokens, parents, vectors=vectors.repeat(len(owners), 1) if owners else None)

@@ -31,6 +31,10 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def first(self, nodes: int) -> Candidates:
+        """The first ``nodes`` of a tree that is in order of score."""
+        return Candidates(self.tokens[:nodes], self.parents[:nodes], self.scores[:nodes])
+
 
 def best_tree(root: int, depth: int, nodes: int, propose: Proposer) -> Candidates:
     """The ``nodes`` likeliest paths down to ``depth`` below the token ``root``."""
@@ -54,12 +58,12 @@ def best_tree(root: int, depth: int, nodes: int, propose: Proposer) -> Candidate
             break
         front_tokens = [pool.tokens[i] for i in front]
         front_scores = np.array([pool.scores[i] for i in front])
-    return _top(pool, nodes)
+    return top(pool, nodes)
 
 
 def dynamic_tree(root: int, depth: int, nodes: int, propose: Proposer) -> Candidates:
     """Candidates of each depth under the best of the depth above, the ``nodes`` likeliest paths kept."""
-    return _top(_chain(root, [nodes] * depth, propose), nodes)
+    return top(_chain(root, [nodes] * depth, propose), nodes)
 
 
 def static_tree(root: int, widths: Sequence[int], propose: Proposer) -> Candidates:
@@ -83,9 +87,10 @@ def _chain(root: int, widths: Sequence[int], propose: Proposer) -> Candidates:
     return tree
 
 
-def _top(pool: Candidates, nodes: int) -> Candidates:
-    """The best ``nodes`` of a pool. A child never scores above its parent, and a stable order keeps parents first."""
-    kept = np.sort(np.argsort(-np.array(pool.scores), kind="stable")[:nodes]).tolist()
+def top(pool: Candidates, nodes: int) -> Candidates:
+    """The best ``nodes`` of a pool, best first. A child never scores above its parent, and the order is stable, so
+    parents come before their children and every prefix of the result is a tree."""
+    kept = np.argsort(-np.array(pool.scores), kind="stable")[:nodes].tolist()
     renamed = {old: new for new, old in enumerate(kept)} | {ROOT: ROOT}
     return Candidates(
         [pool.tokens[i] for i in kept], [renamed[pool.parents[i]] for i in kept], [pool.scores[i] for i in kept]

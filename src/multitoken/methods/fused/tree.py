@@ -1,0 +1,71 @@
+"""One tree from several sources, and how its block is shared between nodes and probes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from multitoken.engine.draft import ROOT
+from multitoken.methods.fused.history import LONGEST, History, blend
+from multitoken.methods.probe.tree import Candidates, top
+
+EXPANDED = 12  # nodes of a depth that may have children
+LEAST = math.log(1e-4)  # paths less likely than this are not worth a slot
+# (depth, tokens in front) -> one distribution (token -> probability) per token in front, or None below the sources
+Base = Callable[[int, Sequence[int]], list[dict[int, float]] | None]
+
+
+def mixed_tree(tokens: Sequence[int], history: History, base: Base, depth: int, nodes: int) -> Candidates:
+    """The ``nodes`` likeliest paths after ``tokens``, by base distributions blended with the votes of the history.
+
+    The result is in order of score, so that every prefix of it is a tree.
+    """
+    pool = Candidates([], [], [])
+    tail = tuple(tokens[-LONGEST:])
+    front: list[tuple[int, tuple[int, ...], float]] = [(ROOT, tail, 0.0)]
+    for level in range(1, depth + 1):
+        bases = base(level, [path[-1] for _, path, _ in front])
+        grown: list[tuple[float, int, tuple[int, ...], int]] = []
+        for index, (node, path, score) in enumerate(front):
+            mixed = blend(bases[index] if bases else {}, history.votes(path))
+            for token, probability in mixed.items():
+                if probability > 0 and (total := score + math.log(probability)) > LEAST:
+                    grown.append((total, node, path, token))
+        grown.sort(key=lambda entry: -entry[0])
+        first = len(pool)
+        for total, node, _, token in grown[:nodes]:
+            pool.tokens.append(token)
+            pool.parents.append(node)
+            pool.scores.append(total)
+        # A child is never likelier than its parent: a front below the nodes-th best path cannot enter the tree.
+        bar = sorted(pool.scores, reverse=True)[nodes - 1] if len(pool) >= nodes else -math.inf
+        front = [
+            (first + i, (*path, token)[-LONGEST:], total)
+            for i, (total, _, path, token) in enumerate(grown[: min(nodes, EXPANDED)])
+            if total > bar
+        ]
+        if not front:
+            break
+    return top(pool, nodes)
+
+
+def share(tree: Candidates, slots: int, probes: int, gain: float) -> tuple[int, list[int]]:
+    """Split ``slots`` between the tree's first nodes and probes for the likeliest anchors.
+
+    A node is worth the probability that its path is accepted; the probes of an owner are worth ``gain`` tokens in the
+    next step if verification ends there. Returns the number of nodes and the owners, maximising the sum.
+    """
+    reach = np.exp(np.array([0.0, *tree.scores]))
+    best_value, best = -1.0, (0, [ROOT])
+    for nodes in range(min(len(tree), slots) + 1):
+        owners = (slots - nodes) // probes if probes else 0
+        ending = reach[: nodes + 1].copy()
+        for node in range(nodes):
+            ending[tree.parents[node] + 1] -= reach[node + 1]
+        order = np.argsort(-ending, kind="stable")[:owners]
+        value = reach[1 : nodes + 1].sum() + gain * ending[order].sum()
+        if value > best_value:
+            best_value, best = value, (nodes, sorted(int(i) - 1 for i in order))
+    return best
