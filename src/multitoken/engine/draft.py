@@ -36,6 +36,13 @@ class Draft:
     probe_tokens: Sequence[int] | None = None
     sources: Sequence[str] | None = field(default=None)
 
+    def __post_init__(self) -> None:
+        given = (0 if self.vectors is None else len(self.vectors)) + len(self.probe_tokens or ())
+        if self.probes != given or (self.vectors is not None and self.probe_tokens):
+            raise ValueError(f"{self.probes} probe slots need as many vectors or probe tokens, not {given}")
+        if self.sources is not None and len(self.sources) != self.nodes:
+            raise ValueError(f"{self.nodes} nodes need as many sources, not {len(self.sources)}")
+
     @property
     def nodes(self) -> int:
         return len(self.tokens)

@@ -53,11 +53,14 @@ class Sampling:
 
     def __post_init__(self) -> None:
         checks = (
-            ("temperature", self.temperature >= 0, "use 0 for greedy decoding or a positive number"),
+            ("temperature", 0 <= self.temperature < math.inf, "use 0 for greedy decoding or a positive number"),
             ("top_k", self.top_k >= 0, "use 0 to keep all tokens or a positive number"),
             ("top_p", 0 < self.top_p <= 1, "use a number above 0 and up to 1"),
             ("min_p", 0 <= self.min_p <= 1, "use a number from 0 to 1"),
-            ("repetition_penalty", self.repetition_penalty > 0, "use a positive number; 1 is off"),
+            ("repetition_penalty", 0 < self.repetition_penalty < math.inf, "use a positive number; 1 is off"),
+            ("presence_penalty", math.isfinite(self.presence_penalty), "use a finite number; 0 is off"),
+            ("frequency_penalty", math.isfinite(self.frequency_penalty), "use a finite number; 0 is off"),
+            ("logit_bias", not any(map(math.isnan, self.logit_bias.values())), "use numbers; -inf forbids a token"),
             ("seed", 0 <= self.seed < 2**64, "use a number from 0 to 2**64 - 1"),
         )
         for name, good, remedy in checks:
@@ -123,8 +126,9 @@ class Sampler:
         if s.logit_bias:
             index = torch.tensor(list(s.logit_bias), device=scores.device)
             scores[index] += torch.tensor(list(s.logit_bias.values()), dtype=scores.dtype, device=scores.device)
-        if banned:
-            scores[torch.tensor(sorted(banned), device=scores.device)] = -torch.inf
+        # Tokenizers may know end tokens that the model has no logit for.
+        if forbidden := [token for token in banned if token < scores.shape[0]]:
+            scores[torch.tensor(forbidden, device=scores.device)] = -torch.inf
         if s.processors:
             ids = torch.tensor([list(history)], device=scores.device)
             for processor in s.processors:

@@ -13,9 +13,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from multitoken.errors import ModelError
 from multitoken.models.block import Block
 
 NAME = "multitoken"
+SCORE_CHANGES = ("softcap", "s_aux", "position_bias")  # what some families add to the scores by keyword
 
 
 def grouped_attention(
@@ -33,6 +35,10 @@ def grouped_attention(
     ``attention_mask`` is additive, [B, 1, (Hq / Hk) * Q, K], as `block_masks` makes it; any other mask is handed to
     Transformers' own implementation, so that stock ``generate`` keeps working on the same module.
     """
+    if unknown := [name for name in SCORE_CHANGES if kwargs.get(name) is not None]:
+        raise ModelError(
+            f"attn={NAME!r} cannot compute {' and '.join(unknown)}, which this model uses; use attn='eager'"
+        )
     batch, heads, size, width = query.shape
     groups = heads // key.shape[1]
     if attention_mask is None or attention_mask.shape[-2] != groups * size:
