@@ -1,5 +1,6 @@
 """Drafting methods, each in a room of its own."""
 
+from multitoken.methods.auto import Auto
 from multitoken.methods.draft import DraftModel
 from multitoken.methods.fused import Fused
 from multitoken.methods.lookahead import Lookahead
@@ -10,6 +11,7 @@ from multitoken.methods.registry import MethodOptions, NamedMethod, available, c
 from multitoken.methods.stand import Stand
 
 __all__ = [
+    "Auto",
     "Fused",
     "DraftModel",
     "Lookahead",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
+from torch import Tensor
 
 from multitoken.engine.draft import Draft
 from multitoken.engine.method import Step
@@ -79,17 +80,20 @@ class Fused(NamedMethod):
 
     def observe(self, rows: Sequence[Row], step: Step) -> None:
         for index, row in enumerate(rows):
-            self._probe.learn(row.state.probe, step.probe_logits[index], step.tokens[index])
+            self.learn(row.state, step.probe_logits[index], step.tokens[index])
 
-    def tree(self, row: Row, nodes: int) -> Candidates:
-        """The likeliest ``nodes`` paths after the row's tokens."""
-        state: FusedState = row.state
-        state.history.update(row.tokens)
-        return mixed_tree(row.tokens, state.history, self._base(state.probe), self.options.depth, nodes)
+    def learn(self, state: FusedState, logits: Tensor, tokens: list[int]) -> None:
+        """Take in the anchor's probe logits and the tokens just committed."""
+        self._probe.learn(state.probe, logits, tokens)
+
+    def tree_of(self, state: FusedState, tokens: Sequence[int], nodes: int) -> Candidates:
+        """The likeliest ``nodes`` paths after ``tokens``, in order of score."""
+        state.history.update(tokens)
+        return mixed_tree(tokens, state.history, self._base(state.probe), self.options.depth, nodes)
 
     def _draft(self, row: Row) -> Draft:
         slots, probes = self.options.block_size - 1, self.options.probes
-        tree = self.tree(row, slots)
+        tree = self.tree_of(row.state, row.tokens, slots)
         nodes, owners = share(tree, slots, probes, self.options.probe_gain)
         return lay_out(tree.first(nodes), owners if probes else [], row.state.probe.vectors[:probes])
 
