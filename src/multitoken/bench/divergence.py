@@ -60,9 +60,17 @@ def first_difference(reference: Sequence[int], other: Sequence[int]) -> int | No
 
 @torch.inference_mode()
 def explain(
-    backbone: Backbone, prompt: Sequence[int], reference: Sequence[int], other: Sequence[int]
+    backbone: Backbone,
+    prompt: Sequence[int],
+    reference: Sequence[int],
+    other: Sequence[int],
+    *,
+    sampled: bool = False,
 ) -> Divergence | None:
-    """The divergence of ``other`` from ``reference``, both greedy outputs after ``prompt``; None if they are equal."""
+    """The divergence of ``other`` from ``reference``, two outputs after ``prompt``; None if they are equal.
+
+    ``sampled``: the outputs are not greedy, so that the gap of their logits does not tell a near-tie from a bug.
+    """
     index = first_difference(reference, other)
     if index is None:
         return None
@@ -72,7 +80,8 @@ def explain(
     logits = last_logits(backbone, [*prompt, *reference[:index]])
     a, b = float(logits[reference[index]]), float(logits[other[index]])
     tolerance = NEAR_TIE.get(backbone.dtype, NEAR_TIE[torch.float32]) * max(abs(a), abs(b), 1.0)
-    return Divergence(index, reference[index], other[index], a, b, abs(a - b) <= tolerance)
+    near_tie = None if sampled else abs(a - b) <= tolerance
+    return Divergence(index, reference[index], other[index], a, b, near_tie)
 
 
 def last_logits(backbone: Backbone, tokens: Sequence[int]) -> torch.Tensor:

@@ -1,0 +1,85 @@
+"""``generate``: answer one prompt, or a file of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from multitoken.cli.batch import run_batch
+from multitoken.cli.generation import GenerationFlags
+from multitoken.cli.prompts import Item, read_items, read_prompt
+from multitoken.cli.show import SpanPrinter, console, errors, print_json
+from multitoken.errors import DataError, OptionError
+from multitoken.session.output import Result
+
+
+class GenerateCommand(GenerationFlags):
+    """Options of ``generate``."""
+
+    prompt: str | None = Field(None, description="text, or - for standard input", json_schema_extra={"positional": True})
+    file: Path | None = Field(None, description="read the prompt from a UTF-8 file", json_schema_extra={"short": "f"})
+    jsonl: Path | None = Field(None, description="batch: one JSON object per line with prompt or messages, and id")
+    out: Path | None = Field(None, description="where a batch writes its results; goes on where it stopped")
+    group: int = Field(1, ge=1, description="batch: prompts answered side by side")
+    show_spans: bool = Field(False, description="colour the tokens of each step")
+
+
+def run_generate(options: GenerateCommand) -> int:
+    if options.jsonl is not None:
+        return _batch(options, options.jsonl)
+    if options.out is not None:
+        raise OptionError("out", str(options.out), "goes with --jsonl; redirect standard output for a single prompt")
+    prompt = read_prompt(options.prompt, options.file)
+    method = options.create_method()
+    model = options.open()
+    if options.as_json:
+        print_json(options.generate(model, prompt, method).to_dict())
+        return 0
+    printer = SpanPrinter(console(), options.show_spans)
+    result = None
+    for piece in options.stream(model, prompt, method):
+        printer.add(piece.text)
+        result = piece.result or result
+    printer.end()
+    if result is not None and options.show_spans:
+        errors().print(summary(result), style="dim")
+    return 0
+
+
+def _batch(options: GenerateCommand, source: Path) -> int:
+    if options.out is None:
+        raise OptionError("out", None, "name the file that the batch writes to: --out FILE")
+    if options.prompt is not None or options.file is not None:
+        raise OptionError("jsonl", str(source), "give a batch or a single prompt, not both")
+    if options.show_spans:
+        raise OptionError("show_spans", True, "has nothing to colour in a batch; leave it out")
+    items = read_items(source)
+    method = options.create_method()
+    model = options.open()
+
+    def answer(part: Sequence[Item]) -> list[dict[str, Any]]:
+        try:
+            results = model.generate([item.prompt for item in part], method=method, **options.generation)
+        except OptionError as error:
+            lines = f"line {part[0].line}" if len(part) == 1 else f"lines {part[0].line} to {part[-1].line}"
+            raise DataError(f"{source} {lines}: {error}") from error
+        return [result.to_dict() for result in results]
+
+    skipped = run_batch(items, options.out, answer, options.group, options.progress)
+    report = {"out": str(options.out), "prompts": len(items), "already_there": skipped}
+    if options.as_json:
+        print_json(report)
+    else:
+        errors().print(f"{len(items)} answers in {options.out}, {skipped} of them from before", markup=False)
+    return 0
+
+
+def summary(result: Result) -> str:
+    """One line about a result."""
+    return (
+        f"{result.completion_tokens} tokens in {result.forwards} forwards and the prompt's, tau {result.tau:.2f}, "
+        f"{result.tokens_per_second:.1f} tokens/s, {result.method}, {result.finish_reason}"
+    )
