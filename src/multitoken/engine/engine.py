@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from time import perf_counter
 
 import torch
@@ -64,12 +65,15 @@ class Engine:
     """
 
     def __init__(self, backbone: Backbone, prefill_chunk: int = PREFILL_CHUNK):
+        if prefill_chunk < 1:
+            raise OptionError("prefill_chunk", prefill_chunk, "use 1 or more")
         self.backbone = backbone
         self.rows: list[Row] = []
         self.clock = Clock()
         self._cache = backbone.new_cache()
         self._chunk = prefill_chunk
         self._prefill_turn = True
+        self._reading: list[Row] = []  # rows that still read their prompt, in order of arrival
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
@@ -81,6 +85,7 @@ class Engine:
         row.state = request.method.start(row)
         self._cache.add_row()
         self.rows.append(row)
+        self._reading.append(row)
         return row
 
     def remove(self, row: Row) -> None:
@@ -91,6 +96,8 @@ class Engine:
         self._cache.remove_row(index)
         self.rows[index] = self.rows[-1]
         self.rows.pop()
+        if row in self._reading:
+            self._reading.remove(row)
         row.method.stop(row)
 
     def finish(self, row: Row, reason: str) -> None:
@@ -112,6 +119,8 @@ class Engine:
             self._read_chunk(rows[0])
             rows[0].prefill_seconds += perf_counter() - started
             return []
+        if reading:
+            self._reading.remove(rows[0])
         emissions = self._decode(rows, timed=not reading)
         elapsed = perf_counter() - started
         for row in rows:
@@ -123,12 +132,11 @@ class Engine:
 
     def _turn(self) -> list[Row]:
         """Rows of the next forward: one row that still reads its prompt, or all the others, by turns."""
-        reading = [row for row in self.rows if not row.prefilled]
         # Rows that decode come first in the cache, so that a block covers neighbouring rows.
         ready = self._gather_ready()
-        if reading and (self._prefill_turn or not ready):
+        if self._reading and (self._prefill_turn or not ready):
             self._prefill_turn = False
-            return [reading[0]]
+            return self._reading[:1]
         self._prefill_turn = True
         return ready
 
@@ -245,7 +253,7 @@ class Engine:
         rows = [b for b, slots in zip(going, wanted, strict=True) for _ in slots]
         columns = [plan.certain[b] + slot for b, slots in zip(going, wanted, strict=True) for slot in slots]
         if not rows:
-            return [hidden.new_zeros(0, self.backbone.vocab_size)] * len(going)
+            return [hidden.new_zeros(0, self.backbone.vocab_size, dtype=torch.float32)] * len(going)
         return list(self.backbone.project(hidden[rows, columns]).split(counts))
 
     def _leave(self, rows: list[Row]) -> None:
@@ -254,7 +262,7 @@ class Engine:
                 self.remove(row)
 
     def _count(self, marks: list[float], projecting: float) -> None:
-        draft, arranged, forward, project, verified, observed = (b - a for a, b in zip(marks, marks[1:], strict=False))
+        draft, arranged, forward, project, verified, observed = (b - a for a, b in pairwise(marks))
         clock = self.clock
         clock.steps += 1
         clock.draft += draft
@@ -302,6 +310,15 @@ def check_request(request: Request, backbone: Backbone) -> None:
         raise OptionError(
             "prompt", f"{len(request.prompt)} tokens", f"shorten it below the model's context of {limit} tokens"
         )
-    unknown = [token for token in request.sampling.logit_bias if not 0 <= token < backbone.vocab_size]
-    if unknown:
-        raise OptionError("logit_bias", unknown[0], f"use token ids from 0 to {backbone.vocab_size - 1}")
+    for option, tokens in (("logit_bias", request.sampling.logit_bias), ("stop_tokens", request.stop_tokens)):
+        if unknown := [token for token in tokens if not 0 <= token < backbone.vocab_size]:
+            raise OptionError(option, unknown[0], f"use token ids from 0 to {backbone.vocab_size - 1}")
+    if request.logprobs is not None:
+        if not 0 <= request.logprobs <= backbone.vocab_size:
+            raise OptionError("logprobs", request.logprobs, f"use a number from 0 to {backbone.vocab_size}")
+        if not request.method.lossless:
+            raise OptionError(
+                "logprobs",
+                request.logprobs,
+                f"method {request.method.name} commits tokens before the model has seen them; use a lossless method",
+            )
