@@ -83,7 +83,7 @@ def test_chi_square(settings, drafting):
     expected = exact(Sampling(**settings))
     assert abs(sum(expected.values()) - 1) < 1e-6
     counts: dict[tuple[int, ...], int] = dict.fromkeys(expected, 0)
-    draws = 3000
+    draws = 1000
     method = Scripted(bushy) if drafting else Scripted()
     for first in range(0, draws, BATCH):
         engine = Engine(small_backbone())
