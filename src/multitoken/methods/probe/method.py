@@ -16,6 +16,7 @@ from torch import Tensor
 from multitoken.engine.draft import ROOT, Draft
 from multitoken.engine.method import Step
 from multitoken.engine.row import Row
+from multitoken.methods.probe.calibration import calibrated_vector
 from multitoken.methods.probe.candidates import Level, continuations
 from multitoken.methods.probe.options import ProbeOptions
 from multitoken.methods.probe.table import NextTokenTable, next_token_table
@@ -51,12 +52,16 @@ class Probe(NamedMethod):
         if self._backbone is backbone:
             return
         self._statistics = EmbeddingStatistics.of(backbone)
+        if self.options.init == "calibrated":
+            self._vector = calibrated_vector(backbone, self._statistics)
         self.table = next_token_table(backbone, self.options.table_seconds) if self.options.rescore else None
         self._backbone = backbone
 
     def start(self, row: Row) -> ProbeState:
         assert self._backbone is not None
         options = self.options
+        if options.init == "calibrated":
+            return ProbeState(self._vector.repeat(options.probes, 1))
         vectors = initial_vectors(
             options.init,
             options.probes,

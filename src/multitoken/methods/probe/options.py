@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from multitoken.methods.registry import MethodOptions
 
-Init = Literal["mean", "last", "sample", "offset", "vocab", "calibrated", "learned"]
+Init = Literal["mean", "last", "sample", "offset", "vocab", "calibrated"]
 Tree = Literal["best", "dynamic", "static"]
 
 
