@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PretrainedConfig
 
 from multitoken.errors import ModelError
@@ -21,6 +22,7 @@ TESTED_FAMILIES = frozenset(
     "smollm3 granite cohere stablelm starcoder2".split()
 )
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
+STATE_KINDS = {"linear_attention", "conv", "mamba", "mamba2", "hybrid", "hybrid_mamba", "recurrent"}
 ALIBI_FAMILIES = {"bloom", "mpt"}
 SELF_CHECK_TOLERANCE = 2e-3
 
@@ -47,11 +49,18 @@ def refuse_unsupported(config: PretrainedConfig, name: str) -> None:
     text = config.get_text_config()
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{name}: {config.model_type} is an encoder-decoder model; load a decoder-only causal LM")
-    others = sorted(set(getattr(text, "layer_types", None) or []) - ATTENTION_KINDS)
+    others = set(getattr(text, "layer_types", None) or []) - ATTENTION_KINDS
     if others:
+        stateful = others & STATE_KINDS
+        why = "whose state cannot be rolled back after a rejected draft" if stateful else "which are not known here"
         raise ModelError(
-            f"{name}: {text.model_type} has layers of kind {', '.join(others)}, whose state cannot be rolled back "
-            "after a rejected draft; load a model whose layers are full or sliding attention"
+            f"{name}: {text.model_type} has layers of kind {', '.join(sorted(stateful or others))}, {why}; "
+            "load a model whose layers are full or sliding attention"
+        )
+    if "local" in (getattr(text, "attention_layers", None) or []):
+        raise ModelError(
+            f"{name}: {text.model_type} has local attention that takes positions from the cache order and so cannot "
+            "represent a tree; load a model with sliding-window or full attention"
         )
     stateful = [key for key in ("ssm_state_size", "state_size", "mamba_d_state", "conv_kernel") if hasattr(text, key)]
     if stateful or "rwkv" in text.model_type or "mamba" in text.model_type:
@@ -71,43 +80,63 @@ def decide(backbone: Backbone, name: str) -> Capabilities:
     config = backbone.config
     tested = config.model_type in TESTED_FAMILIES
     if not tested:
-        _check_tree_forward(backbone, name)
+        with torch.inference_mode():
+            _check_tree_forward(backbone, name)
     windows = tuple(sorted(set(layer_windows(config).values()), key=lambda w: w or 0))
     return Capabilities(config.model_type, backbone.max_positions, windows, tested)
 
 
-@torch.inference_mode()
 def _check_tree_forward(backbone: Backbone, name: str) -> None:
-    """Compare a two-branch block behind a cached prefix with two ordinary forwards of the model."""
+    """Compare two-branch blocks behind cached prefixes of different length with ordinary forwards of the model."""
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, backbone.vocab_size, (7,), generator=generator).to(backbone.device)
-    prefix, branches = ids[:5], ids[5:7]
+    ids = torch.randint(0, backbone.vocab_size, (9,), generator=generator).to(backbone.device)
+    texts, branches = [ids[:5], ids[5:7]], ids[7:9]
     try:
-        cache = backbone.new_cache()
-        row = cache.add_row()
-        backbone.forward(causal_block(prefix[None, :4], torch.zeros(1, dtype=torch.int64, device=ids.device)), cache)
-        cache.commit(row, 4, [])
-        visible = torch.eye(3, dtype=torch.bool, device=ids.device)
-        visible[:, 0] = True
-        block = Block(
-            tokens=torch.cat([prefix[4:], branches])[None],
-            positions=torch.tensor([[4, 5, 5]], device=ids.device),
-            visible=visible[None],
-        )
-        ours = backbone.project(backbone.forward(block, cache)[0, 1:])
+        ours = _branch_logits(backbone, texts, branches)
         theirs = torch.stack(
-            [backbone.module(input_ids=torch.cat([prefix, b[None]])[None]).logits[0, -1].float() for b in branches]
+            [
+                backbone.module(input_ids=torch.cat([text, branch[None]])[None]).logits[0, -1].float()
+                for text in texts
+                for branch in branches
+            ]
         )
+    except ModelError:
+        raise
     except Exception as error:
-        raise ModelError(
-            f"{name}: {backbone.config.model_type} does not run a block with its own mask and positions "
-            f"({type(error).__name__}: {str(error).splitlines()[0]}); use Transformers for this model"
-        ) from error
-    scale = theirs.abs().max().clamp(min=1.0)
-    gap = ((ours - theirs).abs().max() / scale).item()
+        raise cannot_run(backbone.config.model_type, name, error) from error
+    gap = ((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1.0)).item()
     limit = SELF_CHECK_TOLERANCE if backbone.dtype == torch.float32 else 0.1
     if not gap <= limit:
         raise ModelError(
             f"{name}: {backbone.config.model_type} gives other logits for a tree block than for ordinary forwards "
             f"(relative gap {gap:.1e}), so drafts could not be verified; use Transformers for this model"
         )
+
+
+@torch.inference_mode()
+def _branch_logits(backbone: Backbone, texts: list[Tensor], branches: Tensor) -> Tensor:
+    """Logits of ``branches`` [2], laid side by side behind each of ``texts``: float32 [2 * len(texts), V]."""
+    cache, device = backbone.new_cache(len(texts)), backbone.device
+    for text in texts:
+        row, cached = cache.add_row(), len(text) - 1
+        prefix = causal_block(text[None, :cached], torch.zeros(1, dtype=torch.int64, device=device), row)
+        backbone.forward(prefix, cache)
+        cache.commit(row, cached, [])
+    visible = torch.eye(3, dtype=torch.bool, device=device)
+    visible[:, 0] = True
+    lengths = torch.tensor(cache.lengths, device=device)
+    block = Block(
+        tokens=torch.stack([torch.cat([text[-1:], branches]) for text in texts]),
+        positions=lengths[:, None] + torch.tensor([0, 1, 1], device=device),
+        visible=visible.expand(len(texts), 3, 3),
+    )
+    return backbone.project(backbone.forward(block, cache)[:, 1:]).flatten(0, 1)
+
+
+def cannot_run(family: str, name: str, error: Exception) -> ModelError:
+    """The error for a family whose code cannot run a block at all."""
+    why = (str(error).strip().splitlines() or [""])[0][:160]
+    return ModelError(
+        f"{name}: {family} does not run a block with its own mask, positions and cache "
+        f"({type(error).__name__}: {why}); use Transformers for this model"
+    )

@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from multitoken.errors import ModelError, OptionError
 from multitoken.models import attention
 from multitoken.models.backbone import Backbone
 from multitoken.models.bundled import bundled_names, ensure_bundled
-from multitoken.models.capabilities import Capabilities, decide, refuse_unsupported
+from multitoken.models.capabilities import Capabilities, cannot_run, decide, refuse_unsupported
 from multitoken.models.gguf import convert_gguf
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -75,27 +82,49 @@ def load_model(
     with _reading(name), quiet():
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     refuse_unsupported(config, name)
+    implementation = _implementation(attn, config)
     attention.register()
     with _reading(name), quiet():
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        module = AutoModelForCausalLM.from_pretrained(
+        module, found = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=torch_dtype,
-            attn_implementation=_implementation(attn, config),
+            attn_implementation=implementation,
             trust_remote_code=trust_remote_code,
             use_safetensors=True,
+            output_loading_info=True,
         )
-    return wrap(module.to(target), tokenizer, name=name, path=path)
+        # Transformers would fill these with random numbers and go on.
+        if absent := sorted(found["missing_keys"]) or sorted(map(str, found["mismatched_keys"])):
+            raise ModelError(f"{name}: the checkpoint lacks {len(absent)} weights ({absent[0]}, ...); fetch it again")
+    module.to(target)
+    try:
+        return wrap(module, tokenizer, name=name, path=path)
+    except ModelError:
+        if attn != "auto" or implementation == "eager":
+            raise
+        # Families with attention code of their own run it as "eager" only.
+        module.set_attn_implementation("eager")
+        return wrap(module, tokenizer, name=name, path=path)
 
 
-def wrap(
-    module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str = "", path: str = ""
-) -> LoadedModel:
+def wrap(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str = "", path: str = "") -> LoadedModel:
     """Make a Hugging Face model that is already in memory ready for the engine."""
     name = name or getattr(module.config, "name_or_path", "") or type(module).__name__
     refuse_unsupported(module.config, name)
+    implementation = module.config._attn_implementation
+    if implementation not in ATTENTION:
+        raise ModelError(
+            f"{name}: its attention is {implementation!r}, which takes no mask of a tree; "
+            "load it with attn_implementation='sdpa' or 'eager'"
+        )
     module.eval().requires_grad_(False)
-    backbone = Backbone(module)
+    try:
+        backbone = Backbone(module)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise cannot_run(module.config.model_type, name, error) from error
     capabilities = decide(backbone, name)
     return LoadedModel(name, path or name, backbone, tokenizer, capabilities, eos_ids(module, tokenizer))
 
@@ -129,13 +158,15 @@ def eos_ids(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
     return frozenset(int(token) for token in found)
 
 
-def _implementation(attn: str, config) -> str:
-    if attn != "auto":
-        return attn
+def _implementation(attn: str, config: PretrainedConfig) -> str:
     text = config.get_text_config()
-    # Soft-capped scores and attention sinks are known to these families' own eager code only.
-    own_scores = getattr(text, "attn_logit_softcapping", None) is not None or text.model_type == "gpt_oss"
-    return "eager" if own_scores else attention.NAME
+    # Soft-capped scores are known to these families' own eager code only.
+    own_scores = getattr(text, "attn_logit_softcapping", None) is not None
+    if attn == "auto":
+        return "eager" if own_scores else attention.NAME
+    if own_scores and attn != "eager":
+        raise OptionError("attn", attn, f"{text.model_type} soft-caps its attention scores; use auto or eager")
+    return attn
 
 
 def _torch_device(device: str) -> torch.device:
