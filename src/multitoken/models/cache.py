@@ -59,6 +59,7 @@ class KVCache(Cache):
         self.lengths.append(0)
         return len(self.lengths) - 1
 
+    @torch.inference_mode()  # the pools may have grown inside a step, and are then inference tensors
     def remove_row(self, row: int) -> None:
         """Drop ``row``; the last row takes its index."""
         last = len(self.lengths) - 1
@@ -69,6 +70,7 @@ class KVCache(Cache):
             self.lengths[row] = length
         self.lengths.pop()
 
+    @torch.inference_mode()  # the pools may have grown inside a step, and are then inference tensors
     def swap_rows(self, first: int, second: int) -> None:
         """Exchange two rows."""
         used = max(self.lengths[first], self.lengths[second])
