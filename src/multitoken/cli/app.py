@@ -68,7 +68,9 @@ def build_parser() -> argparse.ArgumentParser:
         if group not in groups:
             parent = groups[""].add_parser(group, help=GROUPS[group], description=GROUPS[group])
             groups[group] = parent.add_subparsers(dest="command", metavar="COMMAND", required=True)
-        groups[group].add_parser(name, help=command.summary, description=command.summary, command=command)
+        made = groups[group].add_parser(name, help=command.summary, description=command.summary, command=command)
+        if any(other.name.startswith(f"{command.name} ") for other in COMMANDS):
+            groups[command.name] = made.add_subparsers(dest="command", metavar="COMMAND", required=False)
     return parser
 
 

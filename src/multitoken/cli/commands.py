@@ -12,6 +12,10 @@ COMMANDS = (
     Command("compare", "methods side by side on one prompt", f"{HERE}.compare", "CompareCommand", "run_compare"),
     Command("models", "models that are known by name", f"{HERE}.listing", "ModelsOptions", "run_models"),
     Command("methods", "methods and their options", f"{HERE}.listing", "MethodsOptions", "run_methods"),
+    Command(
+        "bench", "methods over a set of questions: report with plots", f"{HERE}.bench", "BenchCommand", "run_bench"
+    ),
+    Command("bench compare", "two results side by side", f"{HERE}.bench", "BenchCompareOptions", "run_compare"),
     Command("inspect cost", "time of a forward against its block size", f"{HERE}.inspect", "CostOptions", "run_cost"),
     Command(
         "inspect alignment",
