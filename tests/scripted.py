@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -97,7 +98,12 @@ def run(engine: Engine) -> None:
 
 
 def generate(
-    backbone: Backbone, prompts: Sequence[Sequence[int]], method: Method | None = None, *, chunk: int = 512, **request
+    backbone: Backbone,
+    prompts: Sequence[Sequence[int]],
+    method: Method | None = None,
+    *,
+    chunk: int = 512,
+    **request: Any,
 ) -> list[Row]:
     """Finished rows of several prompts that share their settings."""
     engine = Engine(backbone, prefill_chunk=chunk)

@@ -94,7 +94,7 @@ def test_owned_probes_hang_from_their_anchor_by_probes_only(draft):
     ],
 )
 def test_drafts_that_do_not_add_up_are_refused(wrong):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="need as many"):
         Draft(**wrong)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
-from scripted import Guesses, generate, run
-from support import FAMILIES, VOCAB, reference, tiny_backbone, tiny_model
 from transformers import (
     LogitsProcessorList,
     MinNewTokensLengthLogitsProcessor,
@@ -17,6 +16,8 @@ from multitoken.engine.engine import Engine
 from multitoken.engine.row import Request
 from multitoken.engine.sampling import Sampling
 from multitoken.methods.plain import Plain
+from scripted import Guesses, generate, run
+from support import FAMILIES, VOCAB, reference, tiny_backbone, tiny_model
 
 TOKENS = 15
 ODD = range(1, VOCAB, 2)
@@ -147,7 +148,8 @@ def test_end_of_sequence_inside_a_span(guessing, place):
     end = expected[place]
     first = expected.index(end)
     method = guesses("llama", place) if guessing else Plain()
-    for settings in ({"eos": frozenset([end])}, {"stop_tokens": frozenset([end, 261])}):
+    endings: list[dict[str, Any]] = [{"eos": frozenset([end])}, {"stop_tokens": frozenset([end, 261])}]
+    for settings in endings:
         row = generate(tiny_backbone(), [prompts()[1]], method, max_new_tokens=TOKENS, **settings)[0]
         assert row.output == expected[: first + 1]
         assert row.finish_reason == "stop"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
-from scripted import Guesses, Scripted, generate, run
-from support import VOCAB, reference, tiny_backbone, tiny_model
 
 from multitoken.engine.draft import ROOT, Draft
 from multitoken.engine.engine import Engine
@@ -16,6 +15,8 @@ from multitoken.engine.row import Request
 from multitoken.engine.sampling import Sampling
 from multitoken.errors import OptionError
 from multitoken.methods.plain import Plain
+from scripted import Guesses, Scripted, generate, run
+from support import VOCAB, reference, tiny_backbone, tiny_model
 
 CONTEXT = 256  # of the test models
 PROMPT = [7, 30, 200, 41, 9]
@@ -68,7 +69,7 @@ def test_logprobs_are_those_of_an_ordinary_forward(alternatives, temperature):
     """Under the model itself: before temperature and penalties."""
     backbone = tiny_backbone()
     sampling = Sampling(temperature=temperature, repetition_penalty=1.3, seed=1)
-    settings = dict(sampling=sampling, max_new_tokens=14, logprobs=alternatives)
+    settings: dict[str, Any] = dict(sampling=sampling, max_new_tokens=14, logprobs=alternatives)
     plain = generate(backbone, [PROMPT], **settings)[0]
     method = Guesses(VOCAB, backbone.width, {tuple(PROMPT): plain.output})
     row = generate(backbone, [PROMPT], method, **settings)[0]
@@ -250,7 +251,7 @@ def test_impossible_requests_are_named(option, settings):
 
 
 def test_prefill_chunk_is_checked():
-    with pytest.raises(OptionError, match="^prefill_chunk=0"):
+    with pytest.raises(OptionError, match=r"^prefill_chunk=0"):
         Engine(tiny_backbone(), prefill_chunk=0)
 
 

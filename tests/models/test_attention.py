@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -83,8 +85,8 @@ def test_grouped_attention(groups):
 
 
 @pytest.mark.parametrize("extra", ["softcap", "s_aux"])
-def test_scores_it_cannot_compute_are_refused(extra):
+def test_scores_it_cannot_compute_are_refused(extra: Any):
     """Some families hand over more than queries, keys and values; leaving that out would change the logits."""
     query = key = value = torch.randn(1, 2, 3, 4)
     with pytest.raises(ModelError, match="eager"):
-        grouped_attention(nn.Module(), query, key, value, torch.zeros(1, 1, 3, 3), **{extra: torch.ones(2)})
+        grouped_attention(nn.Module(), query, key, value, torch.zeros(1, 1, 3, 3), **{extra: torch.ones(2)})  # type: ignore[arg-type]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support import FAMILIES, tiny_model
 from torch import nn
 
 from multitoken.models.compat import cache_argument
+from support import FAMILIES, tiny_model
 
 
 class Newer(nn.Module):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from scripted import generate
-from support import BASE, byte_tokenizer, reference, tiny_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from multitoken.errors import ModelError, OptionError
 from multitoken.models import attention
 from multitoken.models.loading import load_model, resolve
+from scripted import generate
+from support import BASE, byte_tokenizer, reference, tiny_model
 
 PROMPT = [7, 30, 200, 41, 9]
 
@@ -72,7 +72,7 @@ def test_families_found_to_need_eager_attention_get_it(tmp_path):
     loaded = load_model(str(tmp_path), device="cpu")
     assert loaded.backbone.module.config._attn_implementation == "eager"
     assert generate(loaded.backbone, [PROMPT], max_new_tokens=8)[0].output == reference(module, PROMPT, 8)
-    with pytest.raises(ModelError, match="s_aux.*attn='eager'"):
+    with pytest.raises(ModelError, match=r"s_aux.*attn='eager'"):
         load_model(str(tmp_path), device="cpu", attn=attention.NAME)
 
 
@@ -84,7 +84,7 @@ def test_unknown_options(checkpoint, option, value):
     if value == "cuda:99" and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(OptionError, match=f"^{option}='{value}': ") as caught:
-        load_model(str(checkpoint), **{option: value})
+        load_model(str(checkpoint), **{option: value})  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
@@ -108,7 +108,7 @@ def test_an_unknown_name(monkeypatch):
     """A hub id that cannot be reached: the bundled names are offered."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match="no-such-model.*smollm2-135m") as caught:
+    with pytest.raises(ModelError, match=r"no-such-model.*smollm2-135m") as caught:
         load_model("no-such-model", device="cpu", progress=False)
     assert "\n" not in str(caught.value)
 

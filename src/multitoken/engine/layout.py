@@ -67,7 +67,7 @@ def layout(rows: Sequence[Row], drafts: Sequence[Draft], first_row: int, device:
                 vectors.append(draft.vectors)
                 vector_index.append(b * size + np.arange(nodes, stop))
             else:
-                tokens[b, nodes:stop] = draft.probe_tokens
+                tokens[b, nodes:stop] = draft.probe_tokens or ()
     block = Block(
         tokens=torch.from_numpy(tokens).to(device),
         positions=torch.from_numpy(positions).to(device),

@@ -7,6 +7,8 @@ keys or values.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -28,7 +30,7 @@ def grouped_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention, query [B, Hq, Q, D], key and value [B, Hk, K, D] -> [B, Q, Hq, D].
 

@@ -17,10 +17,12 @@ from multitoken.errors import ModelError
 from multitoken.models.backbone import Backbone, layer_windows
 from multitoken.models.block import Block, causal_block
 
-TESTED_FAMILIES = frozenset(
-    "llama mistral qwen2 qwen3 qwen2_moe qwen3_moe mixtral gemma2 gemma3_text phi phi3 olmo olmo2 gpt_neox gpt2 "
-    "smollm3 granite cohere stablelm starcoder2".split()
-)
+# fmt: off
+TESTED_FAMILIES = frozenset([
+    "llama", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mixtral", "gemma2", "gemma3_text", "phi", "phi3",
+    "olmo", "olmo2", "gpt_neox", "gpt2", "smollm3", "granite", "cohere", "stablelm", "starcoder2",
+])
+# fmt: on
 ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 STATE_KINDS = {"linear_attention", "conv", "mamba", "mamba2", "hybrid", "hybrid_mamba", "recurrent"}
 ALIBI_FAMILIES = {"bloom", "mpt"}
@@ -62,7 +64,11 @@ def refuse_unsupported(config: PretrainedConfig, name: str) -> None:
             f"{name}: {text.model_type} has local attention that takes positions from the cache order and so cannot "
             "represent a tree; load a model with sliding-window or full attention"
         )
-    stateful = [key for key in ("ssm_state_size", "state_size", "mamba_d_state", "conv_kernel") if hasattr(text, key)]
+    stateful = [
+        key
+        for key in ("ssm_state_size", "state_size", "mamba_d_state", "conv_kernel", "lru_width")
+        if hasattr(text, key)
+    ]
     if stateful or "rwkv" in text.model_type or "mamba" in text.model_type:
         raise ModelError(
             f"{name}: {text.model_type} keeps a recurrent state ({', '.join(stateful) or 'by design'}) that cannot be "

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -86,26 +87,37 @@ def load_model(
     attention.register()
     with _reading(name), quiet():
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-        module, found = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=torch_dtype,
-            attn_implementation=implementation,
-            trust_remote_code=trust_remote_code,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-        # Transformers would fill these with random numbers and go on.
-        if absent := sorted(found["missing_keys"]) or sorted(map(str, found["mismatched_keys"])):
-            raise ModelError(f"{name}: the checkpoint lacks {len(absent)} weights ({absent[0]}, ...); fetch it again")
-    module.to(target)
+
+    def read(implementation: str) -> LoadedModel:
+        with _reading(name), quiet():
+            module = _weights(name, path, torch_dtype, implementation, trust_remote_code)
+        return wrap(module.to(target), tokenizer, name=name, path=path)  # type: ignore[arg-type]
+
     try:
-        return wrap(module, tokenizer, name=name, path=path)
+        return read(implementation)
     except ModelError:
         if attn != "auto" or implementation == "eager":
             raise
-        # Families with attention code of their own run it as "eager" only.
-        module.set_attn_implementation("eager")
-        return wrap(module, tokenizer, name=name, path=path)
+    # Families with attention code of their own run it as "eager" only. What is broken fails again, with its reason.
+    return read("eager")
+
+
+def _weights(
+    name: str, path: str, dtype: torch.dtype | str, implementation: str, trust_remote_code: bool
+) -> PreTrainedModel:
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        path,
+        dtype=dtype,
+        attn_implementation=implementation,
+        trust_remote_code=trust_remote_code,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    module, found = loaded
+    # Transformers would fill these with random numbers and go on.
+    if absent := sorted(found["missing_keys"]) or sorted(map(str, found["mismatched_keys"])):
+        raise ModelError(f"{name}: the checkpoint lacks {len(absent)} weights ({absent[0]}, ...); fetch it again")
+    return module
 
 
 def wrap(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str = "", path: str = "") -> LoadedModel:
