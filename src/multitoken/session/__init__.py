@@ -1,0 +1,1 @@
+"""From prompts to results: options, text, and the session that serves many requests."""

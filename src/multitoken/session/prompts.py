@@ -1,0 +1,76 @@
+"""From what a user gives to token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from multitoken.errors import OptionError
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[Message] | Sequence[int]
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, raw: bool = False) -> list[int]:
+    """Token ids of a prompt.
+
+    Args:
+        prompt: a user's message as a string, a conversation as messages with ``role`` and ``content``, or token ids,
+            which are taken as they are.
+        raw: a string is text to continue, not a message. So it is for a tokenizer without a chat template.
+
+    Raises:
+        OptionError: an empty prompt, a malformed message, or messages for a tokenizer without a chat template.
+    """
+    if not prompt:
+        raise OptionError("prompt", prompt, "give some text, or at least one message")
+    if isinstance(prompt, str):
+        if raw or tokenizer.chat_template is None:
+            return _not_empty(tokenizer(prompt)["input_ids"], prompt)
+        return _render(tokenizer, [{"role": "user", "content": prompt}])
+    if all(isinstance(token, int) and not isinstance(token, bool) for token in prompt):
+        return list(prompt)  # type: ignore[arg-type]
+    if raw:
+        raise OptionError("raw", True, "goes with a text prompt; leave it out for messages")
+    return _render(tokenizer, [_message(entry) for entry in prompt])
+
+
+def is_batch(prompt: object) -> bool:
+    """Whether ``prompt`` is several prompts: a list of strings, of conversations, or of lists of ids."""
+    return (
+        isinstance(prompt, Sequence)
+        and not isinstance(prompt, str)
+        and len(prompt) > 0
+        and all(isinstance(entry, (str, Sequence)) for entry in prompt)
+    )
+
+
+def _message(entry: object) -> Message:
+    if not isinstance(entry, Mapping) or not {"role", "content"} <= entry.keys():
+        raise OptionError("messages", entry, 'give objects such as {"role": "user", "content": "Hello"}')
+    for key in ("role", "content"):
+        if not isinstance(entry[key], str):
+            raise OptionError(f"messages.{key}", entry[key], "give a string")
+    return entry
+
+
+def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
+    if tokenizer.chat_template is None:
+        raise OptionError("messages", "a conversation", "this model has no chat template; give a text prompt")
+    try:
+        text = tokenizer.apply_chat_template(
+            [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
+        )
+    except Exception as error:  # templates raise what they like
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise OptionError("messages", [m["role"] for m in messages], f"the chat template refuses them: {reason}") from error
+    # The template writes the special tokens itself, so the tokenizer must not add them again.
+    return _not_empty(tokenizer(text, add_special_tokens=False)["input_ids"], text)
+
+
+def _not_empty(ids: object, prompt: object) -> list[int]:
+    found = [int(token) for token in ids]  # type: ignore[attr-defined]
+    if not found:
+        raise OptionError("prompt", prompt, "it has no tokens; give some text")
+    return found
