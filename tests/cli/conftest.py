@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from cli_support import Outcome
-from support import byte_tokenizer, tiny_model
 
 from multitoken.cli import main
+from support import byte_tokenizer, tiny_model
 
 
 @pytest.fixture(scope="session")

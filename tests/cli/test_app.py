@@ -80,7 +80,7 @@ def test_output_to_a_full_disk():
 
 def test_lists(run):
     models = json.loads(run("models", "--json").out)
-    assert [model["name"] for model in models][0] == "smollm2-135m"
+    assert models[0]["name"] == "smollm2-135m"
     assert "smollm2-135m" in run("models").out
     methods = {method["name"]: method for method in json.loads(run("methods", "--json").out)}
     assert methods["probe"]["options"]["block_size"]["default"] == 30

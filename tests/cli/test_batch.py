@@ -88,7 +88,7 @@ def test_a_full_disk_leaves_whole_lines_only(tmp_path, monkeypatch):
         return write(file, data)
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(DataError, match="no space left.*2 lines are kept"):
+    with pytest.raises(DataError, match=r"no space left.*2 lines are kept"):
         run_batch(ITEMS, out, answer, group=5, progress=False)
     assert [r["id"] for r in records(out)] == ["q0", "q1"]
 

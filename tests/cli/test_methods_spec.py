@@ -10,7 +10,7 @@ from multitoken.errors import OptionError
 
 def test_options_come_from_the_spec_and_from_o():
     spec = parse_method("probe:block-size=60:init=vocab", {"init": "mean"})
-    assert (spec.name, dict(spec.options)) == ("probe", {"block_size": "60", "init": "mean"})
+    assert (spec.name, dict(spec.options)) == ("probe", {"block_size": 60, "init": "mean"})
     options = spec.create().options.model_dump()
     assert (options["block_size"], options["init"]) == (60, "mean")
 

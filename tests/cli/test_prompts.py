@@ -39,7 +39,7 @@ def test_none_or_two_prompts(tmp_path):
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "latin1.txt").write_bytes("Größe".encode("latin-1"))
-    with pytest.raises(DataError, match="latin1.txt: not UTF-8.*0xf6 at offset 2.*iconv"):
+    with pytest.raises(DataError, match=r"latin1\.txt: not UTF-8.*0xf6 at offset 2.*iconv"):
         read_prompt(None, tmp_path / "latin1.txt")
     with pytest.raises(DataError, match="no such file"):
         read_prompt(None, tmp_path / "none")

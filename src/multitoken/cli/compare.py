@@ -29,10 +29,12 @@ REFERENCE = "plain"
 class CompareCommand(GenerationFlags):
     """Options of ``compare``."""
 
-    prompt: str | None = Field(None, description="text, or - for standard input", json_schema_extra={"positional": True})
+    prompt: str | None = Field(
+        None, description="text, or - for standard input", json_schema_extra={"positional": True}
+    )
     file: Path | None = Field(None, description="read the prompt from a UTF-8 file", json_schema_extra={"short": "f"})
     method: str = Field(REFERENCE, description="see --methods", json_schema_extra={"cli": False})
-    option: dict[str, str] = Field({}, description="see --methods", json_schema_extra={"cli": False})
+    option: dict[str, Any] = Field({}, description="see --methods", json_schema_extra={"cli": False})
     methods: list[str] = Field(
         ["probe"],
         min_length=1,
@@ -75,11 +77,11 @@ def compare_on(
     """Run every method on ``prompt``, the first being the reference; an untimed short run of each comes before."""
     runs = [(label, partial(options.generate, model, prompt, method)) for label, method in methods.items()]
     with Progress(options.progress, "comparing", len(runs) * (repeats + 1)) as bar:
-        for label, method in methods.items():
+        for method in methods.values():
             options.warm_up(model, prompt, method)
             bar.advance(1)
         results = run_alternating(runs, repeats, lambda: bar.advance(1))
-    ids = model.encode(prompt)
+    ids = model.encode(prompt, options.raw)
     sampled = options.temperature > 0
     return compare(list(methods), results, partial(explain, model.backbone, ids, sampled=sampled))
 
@@ -112,7 +114,9 @@ def _place(divergence: Divergence) -> str:
 
 def why(divergence: Divergence, model: LanguageModel, result: Result) -> str:
     """The divergence in one sentence."""
-    where = f"token {divergence.index} is {_text(model, divergence.other)}, in plain {_text(model, divergence.reference)}"
+    where = (
+        f"token {divergence.index} is {_text(model, divergence.other)}, in plain {_text(model, divergence.reference)}"
+    )
     if divergence.gap is None:
         return where
     logits = (
@@ -138,7 +142,7 @@ def with_texts(entry: dict[str, Any], model: LanguageModel) -> dict[str, Any]:
 
 
 def token_text(model: LanguageModel, token: int | None) -> str | None:
-    return None if token is None else model.tokenizer.decode([token])
+    return None if token is None else str(model.tokenizer.decode([token]))
 
 
 def _text(model: LanguageModel, token: int | None) -> str:

@@ -12,7 +12,7 @@ from multitoken.bench.compare import Comparison
 from multitoken.bench.questions import QUESTIONS
 from multitoken.cli.compare import REFERENCE, compare_on, print_comparison, with_texts
 from multitoken.cli.generation import GenerationFlags
-from multitoken.cli.show import BREAK, coloured, console, print_json
+from multitoken.cli.show import BREAK, coloured, console, print_json, span_texts
 from multitoken.errors import OptionError
 from multitoken.methods import available, create
 from multitoken.session.language_model import LanguageModel
@@ -69,7 +69,7 @@ def _colours(out: Console) -> bool:
 
 def _panel(entry: Comparison, model: LanguageModel, out: Console) -> Panel:
     result = entry.result
-    pieces = model.span_texts(result)
+    pieces = span_texts(model.tokenizer, result)
     text = coloured(pieces) if _colours(out) else Text(BREAK.join(pieces))
     title = f"{entry.label}: {result.completion_tokens} tokens, tau {result.tau:.2f}"
     return Panel(text, title=Text(title), title_align="left")

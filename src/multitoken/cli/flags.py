@@ -11,7 +11,7 @@ import argparse
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -59,7 +59,8 @@ def values_of(namespace: argparse.Namespace, schema: type[BaseModel]) -> dict[st
             continue
         value, annotation = given[key], required_type(field.annotation)
         if get_origin(annotation) in MAPPINGS:
-            values[key] = dict(pair(text, key) for text in value)
+            kind = get_args(annotation)[-1]
+            values[key] = {name: parse_text(kind, item) for name, item in (pair(text, key) for text in value)}
         elif get_origin(annotation) in LISTS:
             values[key] = [item for text in value for item in parse_text(annotation, text)]
         else:
@@ -70,14 +71,29 @@ def values_of(namespace: argparse.Namespace, schema: type[BaseModel]) -> dict[st
 def parse_text(annotation: Any, text: str) -> Any:
     """``text`` in the shape of ``annotation``: split for a list of numbers, None for ``none``, else as it is."""
     inner = required_type(annotation)
-    if inner is not annotation and text.lower() in NOTHING:
+    if types.NoneType in get_args(annotation) and text.lower() in NOTHING:
         return None
     if get_origin(inner) in LISTS:
         if text.startswith("[") and text.endswith("]"):
             return yaml_value(text)
         items = {item for item in get_args(inner) if item is not Ellipsis}
         # A stop string may hold commas; numbers and names do not.
-        return [text] if items == {str} else [part.strip() for part in text.split(",") if part.strip()]
+        parts = [text] if items == {str} else [part.strip() for part in text.split(",") if part.strip()]
+        return [parse_text(item, part) for part in parts for item in items] if len(items) == 1 else parts
+    return parse_number(inner, text)
+
+
+def parse_number(kind: Any, text: str) -> Any:
+    """``text`` as a number or truth value where ``kind`` is one (strict schemas refuse texts); else as it is."""
+    if kind is bool:
+        return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(
+            text.lower(), text
+        )
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            return text
     return text
 
 
@@ -107,11 +123,13 @@ def yaml_value(text: str) -> Any:
 
 
 def required_type(annotation: Any) -> Any:
-    """``T`` for ``T | None``; anything else as it is."""
+    """``T`` for ``T | None``, without what ``Annotated`` adds; anything else as it is."""
+    if get_origin(annotation) is Annotated:
+        return required_type(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         others = [part for part in get_args(annotation) if part is not types.NoneType]
         if len(others) == 1 and len(others) < len(get_args(annotation)):
-            return others[0]
+            return required_type(others[0])
     return annotation
 
 

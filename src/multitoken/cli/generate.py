@@ -19,7 +19,9 @@ from multitoken.session.output import Result
 class GenerateCommand(GenerationFlags):
     """Options of ``generate``."""
 
-    prompt: str | None = Field(None, description="text, or - for standard input", json_schema_extra={"positional": True})
+    prompt: str | None = Field(
+        None, description="text, or - for standard input", json_schema_extra={"positional": True}
+    )
     file: Path | None = Field(None, description="read the prompt from a UTF-8 file", json_schema_extra={"short": "f"})
     jsonl: Path | None = Field(None, description="batch: one JSON object per line with prompt or messages, and id")
     out: Path | None = Field(None, description="where a batch writes its results; goes on where it stopped")
@@ -62,10 +64,13 @@ def _batch(options: GenerateCommand, source: Path) -> int:
 
     def answer(part: Sequence[Item]) -> list[dict[str, Any]]:
         try:
-            results = model.generate([item.prompt for item in part], method=method, **options.generation)
+            results = model.generate(
+                [item.prompt for item in part], method, raw=False, batch_size=options.group, **options.generation
+            )
         except OptionError as error:
             lines = f"line {part[0].line}" if len(part) == 1 else f"lines {part[0].line} to {part[-1].line}"
             raise DataError(f"{source} {lines}: {error}") from error
+        assert isinstance(results, list)
         return [result.to_dict() for result in results]
 
     skipped = run_batch(items, options.out, answer, options.group, options.progress)

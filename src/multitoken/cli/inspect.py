@@ -14,7 +14,7 @@ from multitoken.bench.alignment import Alignment, ProbeVector, measure_alignment
 from multitoken.bench.plots import alignment_figure, check_plot, cost_figure
 from multitoken.bench.questions import QUESTIONS
 from multitoken.cli.files import write_whole
-from multitoken.cli.models import ModelFlags, prompt_ids
+from multitoken.cli.models import ModelFlags
 from multitoken.cli.prompts import read_items
 from multitoken.cli.show import console, print_json
 from multitoken.errors import OptionError
@@ -24,6 +24,7 @@ from multitoken.models.backbone import Backbone
 from multitoken.models.cost import CostPoint, measure_costs
 from multitoken.models.loading import LoadedModel
 from multitoken.models.progress import Progress
+from multitoken.session.prompts import encode
 
 
 class CostOptions(ModelFlags):
@@ -91,7 +92,7 @@ def run_alignment(options: AlignmentOptions) -> int:
         check_plot(options.plot)
     texts = [item.prompt for item in read_items(options.jsonl)] if options.jsonl else list(QUESTIONS)
     model = options.load()
-    prompts = [prompt_ids(model, text) for text in texts]
+    prompts = [encode(model.tokenizer, text) for text in texts]
     with Progress(options.progress, "writing and probing", len(prompts)) as bar:
         found = measure_alignment(
             model.backbone,
@@ -132,9 +133,8 @@ def probe_vector(backbone: Backbone, init: str, seed: int) -> ProbeVector:
 
 def _print_alignment(found: Alignment, options: AlignmentOptions, model: LoadedModel) -> None:
     out = console()
-    table = Table(
-        title=f"{options.model}, probe {options.init}: cosine with the true hidden state", title_justify="left"
-    )
+    out.print(f"{options.model}, probe {options.init}: cosine with the true hidden state", markup=False)
+    table = Table()
     for heading in ("layer", f"in top {found.top_k}", "not", "AUC"):
         table.add_column(heading, justify="right")
     curves = (found.hits, found.misses, found.auc)

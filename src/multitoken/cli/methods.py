@@ -35,7 +35,7 @@ def parse_method(text: str, extra: Mapping[str, Any] | None = None) -> MethodSpe
 
 
 def parse_methods(texts: list[str]) -> list[MethodSpec]:
-    """Several specs, parted by commas; a comma between brackets, or before something that is no method, is a value's."""
+    """Several specs, parted by commas; a comma before a number is part of a value."""
     return [parse_method(text) for text in split_specs(texts)]
 
 

@@ -32,12 +32,3 @@ class ModelFlags(CommandOptions):
     def loading(self) -> dict[str, Any]:
         names = ("dtype", "device", "attn", "trust_remote_code", "progress")
         return {name: getattr(self, name) for name in names}
-
-
-def prompt_ids(model: LoadedModel, prompt: str | list[dict[str, str]]) -> list[int]:
-    """Token ids of a prompt; a text is one user message where the model has a chat template."""
-    tokenizer = model.tokenizer
-    if tokenizer.chat_template is None and isinstance(prompt, str):
-        return tokenizer(prompt).input_ids
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]

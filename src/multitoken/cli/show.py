@@ -9,6 +9,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.text import Text
+from transformers import PreTrainedTokenizerBase
+
+from multitoken.session.output import Result
+from multitoken.session.text import Detokenizer
 
 COLOURS = ("bright_cyan", "bright_yellow", "bright_green", "bright_magenta")
 BREAK = "|"
@@ -60,6 +64,16 @@ class SpanPrinter:
     def end(self) -> None:
         self._out.file.write("\n")
         self._out.file.flush()
+
+
+def span_texts(tokenizer: PreTrainedTokenizerBase, result: Result) -> list[str]:
+    """The text that the prefill and each decode step brought; a character counts for the step that completes it."""
+    detokenizer, pieces, start = Detokenizer(tokenizer), [], 0
+    for span in (result.prefill_tokens, *result.spans):
+        pieces.append(detokenizer.push(result.token_ids[start : start + span]))
+        start += span
+    pieces[-1] += detokenizer.finish()
+    return pieces
 
 
 def coloured(pieces: Iterable[str]) -> Text:
