@@ -163,6 +163,8 @@ def axes(width: float, height: float, x: str, y: str) -> Iterator[tuple[Any, Any
 
 
 def legend(plot: Any) -> None:
+    if not plot.get_legend_handles_labels()[0]:
+        return
     plot.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=9)
 
 

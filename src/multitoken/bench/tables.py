@@ -75,7 +75,7 @@ COLUMNS = (
     Column("exact", "answers equal to plain decoding's", exact_text, exact_rate),
     Column("repetition 2/3/4", "repeated n-grams, share", repetition_text, lambda s: s.repetition.get(4)),
     Column("accuracy", "right answers ± standard error", accuracy_text, lambda s: s.accuracy),
-    Column("Spec-Bench speed-up", "as its scripts average", *number("spec_bench_speedup", 2, "x")),
+    Column("Spec-Bench", "speed-up as its scripts average", *number("spec_bench_speedup", 2, "x")),
     Column("Spec-Bench accepted", "as its scripts average", *number("spec_bench_accepted", 2)),
     Column("peak memory", "largest during an answer", memory_text, lambda s: s.peak_memory),
 )
@@ -86,9 +86,10 @@ def columns_of(summaries: Sequence[Summary]) -> list[Column]:
     return [column for column in COLUMNS if any(column.text(summary) != NONE for summary in summaries)]
 
 
-def overview(results: Results) -> tuple[list[Column], list[list[str]]]:
-    """Columns, and one row per method: its name and its cells."""
+def overview(results: Results, headings: Sequence[str] = ()) -> tuple[list[Column], list[list[str]]]:
+    """Columns, and one row per method: its name and its cells. ``headings``: take these columns only."""
     columns = columns_of([method.overall for method in results.methods])
+    columns = [column for column in columns if not headings or column.heading in headings]
     return columns, [[name_of(m), *(column.text(m.overall) for column in columns)] for m in results.methods]
 
 

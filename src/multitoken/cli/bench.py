@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from shlex import join
 from typing import Any
@@ -14,13 +15,15 @@ from multitoken.bench.command import REPORT, RESULTS, run
 from multitoken.bench.competitors import Entry
 from multitoken.bench.options import BenchOptions
 from multitoken.bench.schema import Results
-from multitoken.bench.side_by_side import SideBySide, change_text, compare, comparison_page, lonely
+from multitoken.bench.side_by_side import change_text, compare, comparison_page, lonely
 from multitoken.bench.tables import overview
 from multitoken.cli.command import CommandOptions
 from multitoken.cli.files import write_whole
 from multitoken.cli.methods import MethodSpec, parse_methods
 from multitoken.cli.models import ModelFlags
 from multitoken.cli.show import console, print_json
+
+SHOWN = ("tau", "block", "tok/s", "speed-up", "end to end", "vs Transformers", "exact", "accuracy", "Spec-Bench")
 
 
 class BenchCommand(ModelFlags, BenchOptions):
@@ -54,14 +57,14 @@ def entry(spec: MethodSpec) -> Entry:
 
 
 def results_table(results: Results) -> Table:
-    """Methods across, figures down: a terminal is narrow."""
-    columns, rows = overview(results)
+    """The figures one looks for first; a terminal is narrow."""
+    columns, rows = overview(results, SHOWN)
     table = Table(title=f"{results.provenance.model}, {results.settings['task']}", title_justify="left")
-    table.add_column("")
+    table.add_column("method", overflow="fold")
+    for column in columns:
+        table.add_column(column.heading, justify="right")
     for row in rows:
-        table.add_column(row[0], justify="right", overflow="fold")
-    for place, column in enumerate(columns, 1):
-        table.add_row(column.heading, *(row[place] for row in rows))
+        table.add_row(*row)
     return table
 
 
@@ -70,7 +73,7 @@ def run_compare(options: BenchCompareOptions) -> int:
     if options.html is not None:
         write_whole(options.html, comparison_page(found, str(options.a), str(options.b)).encode())
     if options.as_json:
-        print_json(as_dict(found))
+        print_json(asdict(found))
         return 0
     out = console()
     if found.circumstances:
@@ -92,9 +95,3 @@ def side_table(title: str, headings: tuple[str, ...], rows: list[Any]) -> Table:
         before = row[0]
         table.add_row(*cells)
     return table
-
-
-def as_dict(found: SideBySide) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(found)
