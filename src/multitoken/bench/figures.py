@@ -29,14 +29,12 @@ def category_figure(results: Results, value: str, label: str) -> str:
     """One row per category and one for all, one mark per method. ``value``: a field of `Summary`."""
     rows = [*results.categories, OVERALL] if len(results.categories) > 1 else [OVERALL]
     methods = [m for m in results.methods if getattr(m.overall, value) is not None]
-    with axes(8.2, 1.2 + 0.32 * len(rows) + 0.2 * len(methods), label, "") as (figure, plot):
-        for method, colour, marker in styled(methods, results):
-            points = [
-                (found, place)
-                for place, row in enumerate(rows)
-                if (found := getattr(part(method, row), value)) is not None
-            ]
-            plot.plot(*zip(*points, strict=True), marker, color=colour, markersize=6.5, alpha=0.9, label=method.label)
+    with axes(6.6, 1.2 + 0.3 * len(rows) + 0.1 * len(methods), label, "") as (figure, plot):
+        for lane, (method, colour, marker) in enumerate(styled(methods, results)):
+            shift = 0.6 * ((lane + 0.5) / len(methods) - 0.5)  # so that equal values do not hide each other
+            values = [getattr(part(method, row), value) for row in rows]
+            points = [(x, place + shift) for place, x in enumerate(values) if x is not None]
+            plot.plot(*zip(*points, strict=True), marker, color=colour, markersize=5, alpha=0.9, label=method.label)
         plot.set_yticks(range(len(rows)), rows)
         plot.set_ylim(len(rows) - 0.5, -0.5)
         plot.axvline(1.0, color=INK, linewidth=0.8, alpha=0.5)
@@ -46,7 +44,7 @@ def category_figure(results: Results, value: str, label: str) -> str:
 
 def block_figure(results: Results) -> str:
     """tau against the mean block size; settings of one method are joined."""
-    with axes(7.2, 3.8, "mean block size", "tau") as (figure, plot):
+    with axes(6.6, 3.6, "mean block size", "tau") as (figure, plot):
         known = [m for m in results.methods if m.overall.block_size is not None and m.overall.tau is not None]
         for name in dict.fromkeys(method.name for method in known):
             line = sorted((m.overall.block_size, m.overall.tau) for m in known if m.name == name)
@@ -59,7 +57,7 @@ def block_figure(results: Results) -> str:
 
 def cost_figure(cost: Sequence[CostEntry]) -> str:
     """Milliseconds per forward against block size."""
-    with axes(7.2, 3.4, f"block size ({cost[0].context} tokens cached)", "ms per forward") as (figure, plot):
+    with axes(6.6, 3.6, f"block size ({cost[0].context} tokens cached)", "ms per forward") as (figure, plot):
         sizes = [entry.size for entry in cost]
         plot.plot(
             sizes, [1e3 * entry.seconds for entry in cost], "o-", color=COLOURS[1], label=f"{cost[0].dtype}, median"
@@ -74,7 +72,7 @@ def cost_figure(cost: Sequence[CostEntry]) -> str:
 
 def span_figure(results: Results) -> str:
     """Share of the decode forwards that committed 1, 2, ... tokens."""
-    with axes(7.2, 3.8, "tokens committed by a forward", "share of forwards") as (figure, plot):
+    with axes(6.6, 3.6, "tokens committed by a forward", "share of forwards") as (figure, plot):
         longest = 1
         for method, colour, marker in styled(results.methods, results):
             spans = method.overall.spans
@@ -93,7 +91,7 @@ def span_figure(results: Results) -> str:
 def pareto_figure(results: Results) -> str:
     """Quality against acceleration: accuracy where the task has answers, else agreement with plain decoding."""
     field, label = quality(results)
-    with axes(7.2, 3.8, "decode speed-up over plain decoding", label) as (figure, plot):
+    with axes(6.6, 3.6, "decode speed-up over plain decoding", label) as (figure, plot):
         points = []
         for method, colour, marker in styled(results.methods, results):
             x, y = method.overall.speedup, getattr(method.overall, field)

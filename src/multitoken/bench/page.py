@@ -22,8 +22,9 @@ p { margin: .4rem 0 .8rem; max-width: 52rem; }
 .card b { display: block; font-size: 1.55rem; font-weight: 650; font-variant-numeric: tabular-nums; line-height: 1.3; }
 .wide { overflow-x: auto; background: var(--card); border: 1px solid var(--line); border-radius: .6rem; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .42rem .8rem; text-align: right; white-space: nowrap; border-top: 1px solid var(--line); }
-thead th { border-top: 0; color: var(--soft); font-weight: 550; vertical-align: bottom; }
+th, td { padding: .42rem .7rem; text-align: right; white-space: nowrap; border-top: 1px solid var(--line); }
+thead th { border-top: 0; white-space: normal; min-width: 4.2rem; color: var(--soft); font-weight: 550;
+  vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--card); }
 tbody tr:last-child.sum td { font-weight: 650; }
 td.best { color: var(--accent); font-weight: 650; }
@@ -31,7 +32,7 @@ td.text, th.text { text-align: left; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 figure { margin: 0; background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: 1rem; }
 figure svg { display: block; width: 100%; height: auto; max-height: 40rem; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(34rem, 100%), 1fr)); gap: 1rem; }
+.pair { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(34rem, 100%), 1fr)); gap: 1rem; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--accent); }
 code { font: .86em ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; font-size: .92rem; }

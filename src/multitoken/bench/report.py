@@ -51,8 +51,8 @@ def subtitle(results: Results) -> str:
 def headline(results: Results) -> list[tuple[str, str]]:
     """The figures one looks for first."""
     ours = [m for m in results.methods if not m.peer]
-    rated = [m for m in ours if m.overall.speedup is not None]
-    drafting = [m for m in ours if m.overall.tau is not None]
+    rated = [m for m in ours[1:] if m.overall.speedup is not None]
+    drafting = [m for m in ours[1:] if m.overall.tau is not None]
     found = []
     if rated:
         best = max(rated, key=lambda m: m.overall.speedup or 0)
@@ -63,10 +63,10 @@ def headline(results: Results) -> list[tuple[str, str]]:
     checked = [m for m in ours[1:] if m.lossless and m.overall.exact is not None]
     if checked:
         equal, total = sum(m.overall.exact or 0 for m in checked), sum(m.overall.answers for m in checked)
-        ties = sum(m.overall.near_ties for m in checked)
-        found.append(
-            (f"{equal}/{total}", f"lossless answers equal to plain decoding's; {ties} of the others near ties")
+        rest = (
+            "" if equal == total else f"; {sum(m.overall.near_ties for m in checked)} of the others part at a near tie"
         )
+        found.append((f"{equal}/{total}", f"lossless answers equal to plain decoding's{rest}"))
     found.append((formatted(results.methods[0].overall.decode_rate, 1), "tokens per second, plain decoding"))
     return found
 
@@ -115,10 +115,9 @@ def pareto_parts(results: Results) -> list[str]:
     if all(method.lossless for method in results.methods):
         return []
     _, label = figures.quality(results)
-    plot = page.figure(
-        figures.pareto_figure(results), f"{label} against decode speed-up; the line joins the best trade-offs"
-    )
-    return ["<h2>Quality against acceleration</h2>", plot]
+    caption = f"{label} against decode speed-up; the line joins the best trade-offs"
+    plot = page.figure(figures.pareto_figure(results), caption)
+    return ["<h2>Quality against acceleration</h2>", f'<div class="pair">{plot}</div>']
 
 
 def depth_parts(results: Results) -> list[str]:
