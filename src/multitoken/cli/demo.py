@@ -25,6 +25,9 @@ NEXT = """Try next:
   multitoken inspect cost                              what a forward costs on this machine
   multitoken generate --help                           sampling, stop strings, files, batches"""
 
+SLOWER = """Slower here: on this machine a forward of so large a block costs more than its extra tokens bring.
+A smaller block may pay (--method probe:block_size=8), or --dtype bfloat16."""
+
 
 class DemoCommand(GenerationFlags):
     """Options of ``demo``."""
@@ -56,6 +59,8 @@ def run_demo(options: DemoCommand) -> int:
         for panel in panels:
             out.print(panel)
     print_comparison(out, found, model)
+    if (found[1].speedup or 1.0) < 1.0:
+        out.print(SLOWER, markup=False)
     out.print(NEXT, markup=False)
     return 0
 
