@@ -72,10 +72,23 @@ def bushy(row) -> Draft:
     return Draft(tokens, parents)
 
 
-@pytest.mark.parametrize("drafting", [False, True])
+def without_drafts(**settings) -> object:
+    """Plain decoding takes twice the forwards; the default tests run it at one temperature."""
+    return pytest.param(settings, False, marks=pytest.mark.slow, id=f"{settings}-plain")
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [{"temperature": 0.7}, {"temperature": 1.0}, {"temperature": 2.0}, {"temperature": 1.0, "frequency_penalty": 1.0}],
+    ("settings", "drafting"),
+    [
+        ({"temperature": 0.7}, True),
+        ({"temperature": 1.0}, True),
+        ({"temperature": 2.0}, True),
+        ({"temperature": 1.0, "frequency_penalty": 1.0}, True),
+        ({"temperature": 1.0}, False),
+        without_drafts(temperature=0.7),
+        without_drafts(temperature=2.0),
+        without_drafts(temperature=1.0, frequency_penalty=1.0),
+    ],
     ids=str,
 )
 def test_chi_square(settings, drafting):
