@@ -23,7 +23,7 @@ from multitoken.cli.methods import MethodSpec, parse_methods
 from multitoken.cli.models import ModelFlags
 from multitoken.cli.show import console, print_json
 
-SHOWN = ("tau", "block", "tok/s", "speed-up", "end to end", "vs Transformers", "exact", "accuracy", "Spec-Bench")
+SHOWN = ("tau", "block", "speed-up", "end to end", "vs Transformers", "exact", "accuracy", "Spec-Bench")
 
 
 class BenchCommand(ModelFlags, BenchOptions):
