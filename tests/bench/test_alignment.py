@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import tiny_backbone, tiny_model
 
 from multitoken.bench.alignment import measure_alignment, probe_text, summarize, write
 from multitoken.errors import OptionError
 from multitoken.methods.plain import Plain
+from support import tiny_backbone, tiny_model
 
 PROMPT = [7, 8, 9, 40, 41]
 
@@ -55,7 +55,7 @@ def test_measure(backbone):
     assert found.hit_count + found.miss_count == 12
     for curve, count in ((found.hits, found.hit_count), (found.misses, found.miss_count)):
         assert (curve is None) == (count == 0)
-        assert curve is None or len(curve) == 4 and all(-1 <= c <= 1 for c in curve)
+        assert curve is None or (len(curve) == 4 and all(-1 <= c <= 1 for c in curve))
     assert found.to_dict()["hit_rate"] == found.hit_count / 12
 
 

@@ -1,7 +1,7 @@
 """How far a probe's hidden state comes to resemble the true one, layer by layer.
 
-Source: Goel, Gagrani, Lee, Lott, arXiv 2603.17942: the probe's state moves toward that of the true future token, further
-so where the true token is among the probe's best candidates.
+Source: Goel, Gagrani, Lee, Lott, arXiv 2603.17942: the probe's state moves toward that of the true future token, and
+further so where the true token is among the probe's best candidates.
 
 A probe behind the prefix x_0 .. x_p sits at position p + 1, where the text has the token x_{p+1}, which it cannot see;
 its logits propose x_{p+2}. Both states at position p + 1 are compared, at the input of the first layer and after every
