@@ -39,7 +39,8 @@ SOLUTIONS = {
         "  return chr((ord(c) - b + k) % 26 + b) if c.isalpha() else c\n return ''.join(map(f, t))"
     ),
     "common_prefix": (
-        "def common_prefix(w):\n p = w[0] if w else ''\n while not all(x.startswith(p) for x in w): p = p[:-1]\n return p"
+        "def common_prefix(w):\n p = w[0] if w else ''\n"
+        " while not all(x.startswith(p) for x in w): p = p[:-1]\n return p"
     ),
     "chunks": "def chunks(x, n): return [x[i:i + n] for i in range(0, len(x), n)]",
 }
