@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -63,8 +64,8 @@ def assert_lossless(method: Method, family: str, together: bool = True) -> None:
 @cache
 def cycling_backbone() -> Backbone:
     """A model that writes `CYCLE` round and round: the head answers each token's embedding with its successor."""
-    module = copy.deepcopy(tiny_model("llama"))
-    embedding, head = module.get_input_embeddings().weight, module.get_output_embeddings().weight
+    module: Any = copy.deepcopy(tiny_model("llama"))
+    embedding, head = module.model.embed_tokens.weight, module.lm_head.weight
     embedding.data *= 30  # the residual stream stays close to the embedding
     head.data.zero_()
     for token, following in zip(CYCLE, CYCLE[1:] + CYCLE[:1], strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from support import tiny_backbone, tiny_model
 
 def nearly(family: str) -> Backbone:
     """A model that mostly agrees with the tiny one: the same with noise in its head."""
-    module = copy.deepcopy(tiny_model(family))
+    module: Any = copy.deepcopy(tiny_model(family))
     torch.manual_seed(1)
     head = module.get_output_embeddings().weight
     head.data += 0.15 * head.std() * torch.randn_like(head)
@@ -106,22 +107,26 @@ def test_processors_see_true_histories_only():
 
 
 def test_heuristic_schedule_grows_and_shrinks():
-    method = DraftModel(DraftModelOptions(num_tokens=2, schedule="heuristic", max_tokens=6), cycling_backbone())
+    method = DraftModel(
+        DraftModelOptions.model_validate(dict(num_tokens=2, schedule="heuristic", max_tokens=6)), cycling_backbone()
+    )
     row = cycle_row(method, CYCLE, tokens=34)
     assert row.spans[:4] == [3, 5, 7, 7]
-    misses = DraftModel(DraftModelOptions(num_tokens=3, schedule="heuristic"), tiny_backbone("llama", 1))
+    misses = DraftModel(
+        DraftModelOptions.model_validate(dict(num_tokens=3, schedule="heuristic")), tiny_backbone("llama", 1)
+    )
     row = cycle_row(misses, CYCLE, tokens=12)
     assert row.blocks[:4] == [3, 2, 2, 2]
 
 
 def test_confidence_ends_a_chain():
-    method = DraftModel(DraftModelOptions(confidence=0.99), tiny_backbone("llama"))
+    method = DraftModel(DraftModelOptions.model_validate(dict(confidence=0.99)), tiny_backbone("llama"))
     row = outputs(tiny_backbone("llama"), [Request((3, 4, 5), method, max_new_tokens=20)], True)[0]
     assert max(row.blocks) < 6 and tau(row) > 1.5
 
 
 def test_a_chain_ends_where_the_draft_models_positions_end():
-    short = copy.deepcopy(tiny_model("gpt2"))
+    short: Any = copy.deepcopy(tiny_model("gpt2"))
     short.config.n_positions = 16  # this family's max_position_embeddings
     short.transformer.wpe.weight = torch.nn.Parameter(short.transformer.wpe.weight[:16].clone(), requires_grad=False)
     method = DraftModel(backbone=Backbone(short))
@@ -137,7 +142,7 @@ def test_common_length():
 
 
 def test_another_vocabulary_is_refused():
-    module = copy.deepcopy(tiny_model("llama"))
+    module: Any = copy.deepcopy(tiny_model("llama"))
     module.resize_token_embeddings(300)
     method = DraftModel(backbone=Backbone(module))
     with pytest.raises(OptionError, match="300 entries and the target's 262"):

@@ -9,7 +9,7 @@ from multitoken.engine.draft import ROOT, Draft
 from multitoken.engine.row import Request, Row
 from multitoken.errors import OptionError
 from multitoken.methods import create
-from multitoken.methods.lookahead import PRESETS, Pool, Window, trie
+from multitoken.methods.lookahead import PRESETS, LookaheadOptions, Pool, Window, trie
 
 LEVEL, WIDTH = 4, 5
 
@@ -99,8 +99,8 @@ def test_trie_merges_common_prefixes():
 def test_presets_fill_their_block_size(block_size, shape):
     level, window, guesses = shape
     assert (level - 1) * (window + guesses) == block_size
-    assert create("lookahead", block_size=block_size).options.shape == shape
-    assert create("lookahead", block_size=block_size, window=3).options.shape == (level, 3, guesses)
+    assert LookaheadOptions.model_validate({"block_size": block_size}).shape == shape
+    assert LookaheadOptions.model_validate({"block_size": block_size, "window": 3}).shape == (level, 3, guesses)
 
 
 @pytest.mark.parametrize("block_size", PRESETS)

@@ -46,7 +46,8 @@ class StandOptions(MethodOptions):
     rank_acceptance: tuple[float, ...] = Field(
         (0.55, 0.12, 0.06, 0.03, 0.02, 0.01),
         min_length=1,
-        description="tree ranks: how often the candidate of each rank is the model's token",
+        description="tree ranks: how often the candidate of each rank is the model's token (the default is a rough "
+        "guess, not measured: give shares seen on your own text)",
     )
     from_prompt: bool = Field(
         False, description="also count the tokens seen after the prompt's n-grams, where there are no logits"
