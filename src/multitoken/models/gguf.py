@@ -26,6 +26,7 @@ from multitoken.errors import ModelError
 from multitoken.models import store
 from multitoken.models.gguf_tokenizer import read_tokenizer
 from multitoken.models.progress import Progress
+from multitoken.storage import cache_dir
 
 REVISION = 1  # raise it when a change here makes checkpoints of an earlier version wrong
 PROVENANCE = "provenance.json"
@@ -43,7 +44,7 @@ def convert_gguf(path: str | os.PathLike[str], *, progress: bool = True) -> Path
     check_gguf(source)
     with Progress(progress, f"checking {source.name}", source.stat().st_size) as bar:
         digest = store.sha256(source, bar.advance)
-    entry = store.cache_root() / "gguf" / digest[:32]
+    entry = cache_dir("gguf", digest[:32])
     origin = {"source": "file", "file": source.name, "gguf_sha256": digest}
 
     def fill(folder: Path, _scratch: Path) -> None:

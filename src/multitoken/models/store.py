@@ -1,4 +1,4 @@
-"""The cache folder on disk: entries that are either whole or absent.
+"""Entries of the cache folder that are either whole or absent.
 
 An entry is a folder. It is filled in a staging folder beside its final place and moved there in one step, under
 a lock, with a manifest of sizes and hashes written last. Knows nothing about models.
@@ -26,12 +26,6 @@ ENV = "MULTITOKEN_CACHE"
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
 _FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
-
-
-def cache_root() -> Path:
-    """The folder named by ``MULTITOKEN_CACHE``, else ``~/.cache/multitoken``. It need not exist yet."""
-    given = os.environ.get(ENV)
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "multitoken"
 
 
 def sha256(path: Path, on_bytes: Callable[[int], None] | None = None) -> str:
