@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import byte_tokenizer, tiny_backbone
 
 from multitoken.models.backbone import Backbone
+from support import byte_tokenizer, tiny_backbone
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -82,7 +82,7 @@ def tiny_backbone(family: str = "llama", seed: int = 0) -> Backbone:
 
 def reference(module: PreTrainedModel, prompt: list[int], tokens: int, **options: Any) -> list[int]:
     """What Transformers' own greedy ``generate`` writes after ``prompt``, end-of-sequence ignored."""
-    held = module.config._attn_implementation
+    held = module.config._attn_implementation or "eager"
     module.set_attn_implementation("eager")
     options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, **options}
     output = module.generate(torch.tensor([prompt]), max_new_tokens=tokens, **options)  # type: ignore[operator]

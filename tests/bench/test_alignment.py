@@ -71,4 +71,4 @@ def test_summary():
 @pytest.mark.parametrize("option", ["tokens", "positions", "top_k"])
 def test_bad_numbers(backbone, option):
     with pytest.raises(OptionError, match=option):
-        measure_alignment(backbone, [PROMPT], Plain(), lambda _: torch.zeros(64), **{option: 0})
+        measure_alignment(backbone, [PROMPT], Plain(), lambda _: torch.zeros(64), **{option: 0})  # type: ignore[arg-type]

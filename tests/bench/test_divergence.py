@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import reference, tiny_model
 
 from multitoken.bench.divergence import explain, first_difference, last_logits
+from support import reference, tiny_model
 
 PROMPT = [7, 8, 9, 40, 41]
 

@@ -12,8 +12,8 @@ from multitoken.methods.stand import Stand
 
 __all__ = [
     "Auto",
-    "Fused",
     "DraftModel",
+    "Fused",
     "Lookahead",
     "MethodOptions",
     "NamedMethod",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, overload
 
 from transformers import PreTrainedTokenizerBase
 
@@ -63,6 +63,13 @@ class LanguageModel:
     def encode(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """Token ids of a prompt (see `multitoken.session.prompts.encode`)."""
         return encode(self.tokenizer, prompt, raw)
+
+    @overload
+    def generate(self, prompt: str, method: str | Method = ..., **options: Any) -> Result: ...
+    @overload
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], method: str | Method = ..., **options: Any
+    ) -> Result | list[Result]: ...
 
     def generate(
         self,
@@ -150,8 +157,8 @@ class LanguageModel:
         generation = validated(GenerateOptions, {k: v for k, v in options.items() if k in known}, "generate")
         rest = {k: v for k, v in options.items() if k not in known}
         if not isinstance(method, str):
-            if rest:
-                raise OptionError(next(iter(rest)), rest[next(iter(rest))], "is no generation option; set it on the method")
+            for name, value in rest.items():
+                raise OptionError(name, value, "is no generation option; set it on the method")
             return generation, method
         key = json.dumps([method, rest], sort_keys=True, default=str)
         if key not in self._methods:

@@ -27,7 +27,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, raw: bool = False
         raise OptionError("prompt", prompt, "give some text, or at least one message")
     if isinstance(prompt, str):
         if raw or tokenizer.chat_template is None:
-            return _not_empty(tokenizer(prompt)["input_ids"], prompt)
+            return _ids(tokenizer, prompt, special=True)
         return _render(tokenizer, [{"role": "user", "content": prompt}])
     if all(isinstance(token, int) and not isinstance(token, bool) for token in prompt):
         return list(prompt)  # type: ignore[arg-type]
@@ -59,18 +59,21 @@ def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> 
     if tokenizer.chat_template is None:
         raise OptionError("messages", "a conversation", "this model has no chat template; give a text prompt")
     try:
-        text = tokenizer.apply_chat_template(
-            [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
+        text = str(
+            tokenizer.apply_chat_template(
+                [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
+            )
         )
     except Exception as error:  # templates raise what they like
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise OptionError("messages", [m["role"] for m in messages], f"the chat template refuses them: {reason}") from error
+        roles = [message["role"] for message in messages]
+        raise OptionError("messages", roles, f"the chat template refuses them: {reason}") from error
     # The template writes the special tokens itself, so the tokenizer must not add them again.
-    return _not_empty(tokenizer(text, add_special_tokens=False)["input_ids"], text)
+    return _ids(tokenizer, text, special=False)
 
 
-def _not_empty(ids: object, prompt: object) -> list[int]:
-    found = [int(token) for token in ids]  # type: ignore[attr-defined]
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str, special: bool) -> list[int]:
+    found = [int(token) for token in tokenizer(text, add_special_tokens=special)["input_ids"]]  # type: ignore[union-attr]
     if not found:
-        raise OptionError("prompt", prompt, "it has no tokens; give some text")
+        raise OptionError("prompt", text, "it has no tokens; give some text")
     return found

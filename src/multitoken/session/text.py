@@ -11,6 +11,12 @@ BROKEN = "\ufffd"  # what a decoder writes for bytes that are no character (yet)
 LONGEST_CHARACTER = 4  # bytes of UTF-8, and so the most tokens that one broken end can wait for
 
 
+def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], skip_special_tokens: bool) -> str:
+    """Text of ``ids`` as the model wrote it, spaces untouched."""
+    text = tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
+    return str(text)
+
+
 class Detokenizer:
     """Text of a growing list of ids, emitted piece by piece.
 
@@ -28,7 +34,11 @@ class Detokenizer:
 
     def push(self, tokens: Sequence[int]) -> str:
         """Text that the new ``tokens`` make certain."""
-        self._ids.extend(tokens)
+        # One by one: a broken end must not hold back the whole characters of its span.
+        return "".join(self._push(token) for token in tokens)
+
+    def _push(self, token: int) -> str:
+        self._ids.append(token)
         text, before = self._decode(len(self._ids)), self._decode(self._emitted)
         if self._waits(text):
             return ""
@@ -42,11 +52,7 @@ class Detokenizer:
         return text
 
     def _decode(self, end: int) -> str:
-        return self._tokenizer.decode(
-            self._ids[self._window : end],
-            skip_special_tokens=self._skip,
-            clean_up_tokenization_spaces=False,
-        )
+        return decode(self._tokenizer, self._ids[self._window : end], self._skip)
 
     def _waits(self, text: str) -> bool:
         # A broken end that is longer than a character's bytes is broken for good.
@@ -105,11 +111,7 @@ class TextStream:
 
     def push(self, tokens: Sequence[int], final: bool = False) -> str:
         """Text that ``tokens`` add; with ``final``, including everything held back."""
-        if not self._scanner.stops:
-            added = self._detokenizer.push(tokens)
-        else:
-            # Token by token, so that a broken character elsewhere in the span cannot hide a finished stop string.
-            added = "".join(self._detokenizer.push([token]) for token in tokens)
+        added = self._detokenizer.push(tokens)
         if final:
             added += self._detokenizer.finish()
         added = self._scanner.push(added, final)
@@ -121,9 +123,7 @@ class TextStream:
         low, high = 0, len(ids)
         while low < high:
             middle = (low + high) // 2
-            decoded = self._tokenizer.decode(
-                list(ids[:middle]), skip_special_tokens=self._skip, clean_up_tokenization_spaces=False
-            )
+            decoded = decode(self._tokenizer, ids[:middle], self._skip)
             if len(decoded.rstrip(BROKEN)) >= len(self.text) and decoded.startswith(self.text):
                 high = middle
             else:

@@ -71,7 +71,9 @@ def step_cost(backbone: Backbone) -> StepCost:
 def cost_path(backbone: Backbone) -> Path:
     """Where the curve is kept."""
     device = backbone.device
-    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    machine = (
+        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    )
     parts = (backbone.fingerprint, str(backbone.dtype).removeprefix("torch."), device.type, machine)
     threads = torch.get_num_threads() if device.type == "cpu" else 0
     name = "-".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)

@@ -21,7 +21,7 @@ from multitoken.engine.row import Row
 from multitoken.methods.auto.cost import StepCost, step_cost
 from multitoken.methods.fused.method import Fused, FusedOptions, FusedState
 from multitoken.methods.probe.method import lay_out
-from multitoken.methods.probe.tree import Candidates
+from multitoken.methods.probe.tree import Candidates, endings
 from multitoken.methods.registry import MethodOptions, NamedMethod, register
 from multitoken.models.backbone import Backbone
 
@@ -48,7 +48,6 @@ class AutoState:
     Attributes:
         honesty: accepted over predicted nodes, a running ratio that scales the predictions.
         predicted: expected accepted nodes of the draft in flight.
-        probed: the draft in flight had a probe.
         idle: steps since the row last had probe logits.
     """
 
@@ -94,7 +93,7 @@ class Auto(NamedMethod):
     def __init__(self, options: AutoOptions | None = None):
         super().__init__(options)
         o = self.options
-        self._fused = Fused(FusedOptions(depth=o.depth, rescore=o.rescore, table_seconds=o.table_seconds))
+        self._fused = Fused(FusedOptions.model_validate(o.model_dump(exclude={"max_block_size"})))
         self._cost: StepCost | None = None
         self._choices = np.array([size for size in CHOICES if size <= o.max_block_size])
 
@@ -173,11 +172,7 @@ class Auto(NamedMethod):
         assert self._cost is not None
         state: AutoState = row.state
         kept = tree.first(slots)
-        reach = np.exp(np.array([0.0, *kept.scores]))
-        reach[1:] *= min(state.honesty, 1.0)
-        ending = reach.copy()
-        for node, parent in enumerate(kept.parents):
-            ending[parent + 1] -= reach[node + 1]
+        ending = endings(kept)
         state.predicted = float(np.exp(kept.scores).sum())
         now = 1 + len(kept)
         price = self._pace.rate * float(self._cost.of(now + 1) - self._cost.of(now))

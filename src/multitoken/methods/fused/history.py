@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 LONGEST = 6
 REPEATS = 3  # a context seen more often than this is trusted no further
 # Hits and tries by (context length, times seen) before a row has seen any: a weak prior that its own text overrules.
-PRIOR_RATE = {1: 0.25, 2: 0.5, 3: 0.65, 4: 0.75, 5: 0.8, 6: 0.85}
+PRIOR_RATE = {1: 0.18, 2: 0.35, 3: 0.45, 4: 0.52, 5: 0.56, 6: 0.6}
 PRIOR_TRIES = 8.0
 Context = tuple[int, ...]
 

@@ -16,11 +16,11 @@ from multitoken.engine.draft import Draft
 from multitoken.engine.method import Step
 from multitoken.engine.row import Row
 from multitoken.methods.fused.history import History
-from multitoken.methods.fused.tree import Base, mixed_tree, share
+from multitoken.methods.fused.tree import Base, mixed_tree
 from multitoken.methods.probe.candidates import continuations
 from multitoken.methods.probe.method import Probe, ProbeState, lay_out
 from multitoken.methods.probe.options import Init, ProbeOptions
-from multitoken.methods.probe.tree import Candidates
+from multitoken.methods.probe.tree import PROBE_GAIN, Candidates, share
 from multitoken.methods.registry import MethodOptions, NamedMethod, register
 from multitoken.models.backbone import Backbone
 
@@ -35,9 +35,6 @@ class FusedOptions(MethodOptions):
     probes: int = Field(1, ge=0, le=8, description="probes per owner (0: n-grams and the next-token table only)")
     init: Init = Field("vocab", description="probe vectors, as in the probe method")
     rescore: float = Field(1.0, ge=0, description="weight of the next-token table in a candidate's score (0: off)")
-    probe_gain: float = Field(
-        0.45, ge=0, description="tokens that an anchor's probes add to the next step, when slots are shared out"
-    )
     table_seconds: float = Field(120.0, gt=0, description="time to make the next-token table, as in the probe method")
 
 
@@ -59,15 +56,10 @@ class Fused(NamedMethod):
     def __init__(self, options: FusedOptions | None = None):
         super().__init__(options)
         o = self.options
-        self._probe = Probe(
-            ProbeOptions(
-                probes=max(o.probes, 1),
-                init=o.init,
-                rescore=o.rescore,
-                table_seconds=o.table_seconds,
-                block_size=max(o.block_size, o.probes + 2),
-            )
-        )
+        shared = {"init": o.init, "rescore": o.rescore, "table_seconds": o.table_seconds}
+        probes = max(o.probes, 1)
+        # The probe method lends its vectors and its table; trees and blocks are made here.
+        self._probe = Probe(ProbeOptions.model_validate({**shared, "probes": probes, "block_size": probes + 2}))
 
     def bind(self, backbone: Backbone) -> None:
         self._probe.bind(backbone)
@@ -94,7 +86,7 @@ class Fused(NamedMethod):
     def _draft(self, row: Row) -> Draft:
         slots, probes = self.options.block_size - 1, self.options.probes
         tree = self.tree_of(row.state, row.tokens, slots)
-        nodes, owners = share(tree, slots, probes, self.options.probe_gain)
+        nodes, owners = share(tree, slots, probes, PROBE_GAIN)
         return lay_out(tree.first(nodes), owners if probes else [], row.state.probe.vectors[:probes])
 
     def _base(self, state: ProbeState) -> Base:

@@ -1,11 +1,9 @@
-"""One tree from several sources, and how its block is shared between nodes and probes."""
+"""One tree from several sources."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-
-import numpy as np
 
 from multitoken.engine.draft import ROOT
 from multitoken.methods.fused.history import LONGEST, History, blend
@@ -49,23 +47,3 @@ def mixed_tree(tokens: Sequence[int], history: History, base: Base, depth: int, 
         if not front:
             break
     return top(pool, nodes)
-
-
-def share(tree: Candidates, slots: int, probes: int, gain: float) -> tuple[int, list[int]]:
-    """Split ``slots`` between the tree's first nodes and probes for the likeliest anchors.
-
-    A node is worth the probability that its path is accepted; the probes of an owner are worth ``gain`` tokens in the
-    next step if verification ends there. Returns the number of nodes and the owners, maximising the sum.
-    """
-    reach = np.exp(np.array([0.0, *tree.scores]))
-    best_value, best = -1.0, (0, [ROOT])
-    for nodes in range(min(len(tree), slots) + 1):
-        owners = (slots - nodes) // probes if probes else 0
-        ending = reach[: nodes + 1].copy()
-        for node in range(nodes):
-            ending[tree.parents[node] + 1] -= reach[node + 1]
-        order = np.argsort(-ending, kind="stable")[:owners]
-        value = reach[1 : nodes + 1].sum() + gain * ending[order].sum()
-        if value > best_value:
-            best_value, best = value, (nodes, sorted(int(i) - 1 for i in order))
-    return best

@@ -120,6 +120,8 @@ def _hits(backbone: Backbone, text: list[int], vectors: Tensor) -> tuple[Tensor,
     owners = sorted({round(i * last / POSITIONS) for i in range(1, POSITIONS)} - {last})
     chains = [owner for owner in owners for _ in range(len(vectors))]
     hidden = probe_hidden(backbone, text, chains, vectors.repeat(len(owners), 1)[:, None])
-    best = backbone.project(hidden[:, 0]).topk(min(TOP, backbone.vocab_size)).indices.view(len(owners), len(vectors), -1)
+    best = (
+        backbone.project(hidden[:, 0]).topk(min(TOP, backbone.vocab_size)).indices.view(len(owners), len(vectors), -1)
+    )
     truth = torch.tensor([text[owner + 2] for owner in owners], device=best.device)
     return (best == truth[:, None, None]).any(-1).sum(0).float().cpu(), len(owners)

@@ -16,6 +16,7 @@ from torch import Tensor
 from multitoken.methods.probe.table import NextTokenTable
 
 POOL = 256  # candidates of a probe that are looked at; the table's entries outside them are too unlikely to matter
+SHARPNESS = 0.6  # the product of two opinions on the same token is too sure of itself; below 1 it is flattened
 UNLISTED = 1.0  # a token outside a table entry counts as this much (in nats) less likely than the entry's last
 
 
@@ -52,7 +53,7 @@ def continuations(
         tokens = level.tokens.expand(len(parents), -1)
         scores = level.logprobs.expand(len(parents), -1)
         if table is not None and rescore:
-            scores = (scores + rescore * _table_scores(level, parents, table)).log_softmax(-1)
+            scores = (SHARPNESS * (scores + rescore * _table_scores(level, parents, table))).log_softmax(-1)
     if prune:
         same = tokens == torch.tensor(parents, device=tokens.device)[:, None]
         scores = scores.masked_fill(same, -torch.inf)

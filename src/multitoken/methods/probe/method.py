@@ -20,7 +20,15 @@ from multitoken.methods.probe.calibration import calibrated_vector
 from multitoken.methods.probe.candidates import Level, continuations
 from multitoken.methods.probe.options import ProbeOptions
 from multitoken.methods.probe.table import NextTokenTable, next_token_table
-from multitoken.methods.probe.tree import Candidates, best_tree, dynamic_tree, likeliest_anchors, static_tree
+from multitoken.methods.probe.tree import (
+    PROBE_GAIN,
+    Candidates,
+    best_tree,
+    dynamic_tree,
+    likeliest_anchors,
+    share,
+    static_tree,
+)
 from multitoken.methods.probe.vectors import EmbeddingStatistics, follow, initial_vectors
 from multitoken.methods.registry import NamedMethod, register
 from multitoken.models.backbone import Backbone
@@ -110,18 +118,23 @@ class Probe(NamedMethod):
 
     @property
     def node_budget(self) -> int:
-        """Nodes that fit a block beside the root and the probes."""
+        """Nodes that fit a block beside the root and the probes; with shared slots, the most that could."""
         options = self.options
-        owners = options.probe_owners
-        if owners is None:
+        if options.all_own:
             return options.block_size // (options.probes + 1) - 1
-        return max(options.block_size - 1 - owners * options.probes, 1)
+        if isinstance(options.owners, int):
+            return max(options.block_size - 1 - options.owners * options.probes, 1)
+        return options.block_size - 1
 
     def _with_probes(self, state: ProbeState, tree: Candidates) -> Draft:
-        """Lay a tree out with the probes of its owners: all slots, or the likeliest anchors."""
+        """Lay a tree out with the probes of its owners."""
+        options = self.options
         owners: Sequence[int] = range(ROOT, len(tree))
-        if self.options.probe_owners is not None and self.options.probe_owners <= len(tree):
-            owners = likeliest_anchors(tree, self.options.probe_owners)
+        if isinstance(options.owners, int):
+            owners = likeliest_anchors(tree, options.owners)
+        elif not options.all_own:
+            nodes, owners = share(tree, options.block_size - 1, options.probes, PROBE_GAIN)
+            tree = tree.first(nodes)
         return lay_out(tree, owners, state.vectors)
 
 

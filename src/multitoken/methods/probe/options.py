@@ -10,6 +10,7 @@ from multitoken.methods.registry import MethodOptions
 
 Init = Literal["mean", "last", "sample", "offset", "vocab", "calibrated"]
 Tree = Literal["best", "dynamic", "static"]
+TABLE_DEPTH = 2  # levels below the probes that the next-token table fills by default
 
 
 class ProbeOptions(MethodOptions):
@@ -18,21 +19,21 @@ class ProbeOptions(MethodOptions):
     probes: int = Field(1, ge=1, le=16, description="probes per owner (k); probe i proposes the token i + 1 ahead")
     init: Init = Field(
         "vocab",
-        description="first probe vectors: mean, last or sample as in the paper, offset (its stress test), vocab (mean of "
-        "the embedding table), calibrated (best of several on text that the model writes)",
+        description="first probe vectors: mean, last or sample as in the paper, offset (its stress test), vocab (mean "
+        "of the embedding table), calibrated (best of several on text that the model writes)",
     )
     mixing: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="how far a probe moves toward each committed token's embedding (lambda); default 0.1 for the paper's "
-        "inits, 0 for vocab and calibrated",
+        description="how far a probe moves toward each committed token's embedding (lambda); default 0.1 for the "
+        "paper's inits, 0 for vocab and calibrated",
     )
     offset_scale: float = Field(5.0, description="standard deviations that the offset init adds to the mean")
     tree: Tree = Field(
         "best",
-        description="best: the most probable paths; dynamic: the paper's Algorithm 1 (only the best candidate of a depth "
-        "has children); static: fixed widths",
+        description="best: the most probable paths; dynamic: the paper's Algorithm 1 (only the best candidate of a "
+        "depth has children); static: fixed widths",
     )
     widths: tuple[int, ...] | None = Field(None, description="candidates per depth of a static tree, e.g. 15,4")
     block_size: int = Field(30, ge=2, le=1024, description="slots of one decode forward: root, nodes and probes")
@@ -43,12 +44,17 @@ class ProbeOptions(MethodOptions):
         description="weight of the model's own next-token table in a candidate's score (0: off, the table is not made)",
     )
     depth: int | None = Field(
-        None, ge=1, le=32, description="deepest candidates; below the probes the next-token table alone proposes"
+        None,
+        ge=1,
+        le=32,
+        description="deepest candidates; below the probes the next-token table alone proposes (default: two deeper "
+        "than the probes for tree=best with rescoring, else as deep as the probes)",
     )
-    probe_owners: int | None = Field(
-        None, ge=1, description="owners of probes per block, the likeliest anchors first (default: root and all nodes)"
+    owners: Literal["auto", "all"] | int = Field(
+        "auto",
+        description="which slots have probes: all (root and every node, as in the paper), so many likeliest anchors, "
+        "or auto (tree=best shares its block between nodes and probes by expected worth; the others: all)",
     )
-
     table_seconds: float = Field(
         120.0,
         gt=0,
@@ -66,8 +72,10 @@ class ProbeOptions(MethodOptions):
             if min(self.widths) < 1:
                 raise ValueError("widths must be 1 or more at each depth")
             needed = (self.probes + 1) * (1 + sum(self.widths))
-            if needed > self.block_size and self.probe_owners is None:
+            if needed > self.block_size and self.all_own:
                 raise ValueError(f"these widths need block_size {needed} or more")
+        if isinstance(self.owners, int) and self.owners < 1:
+            raise ValueError("owners must be auto, all, or a number from 1")
         if self.block_size < self.probes + 2:
             raise ValueError(f"block_size must be {self.probes + 2} or more to hold a root, its probes and a candidate")
         if self.max_depth > self.probes and not self.rescore:
@@ -76,7 +84,14 @@ class ProbeOptions(MethodOptions):
 
     @property
     def max_depth(self) -> int:
-        return self.depth if self.depth is not None else self.probes
+        if self.depth is not None:
+            return self.depth
+        return self.probes + (TABLE_DEPTH if self.tree == "best" and self.rescore else 0)
+
+    @property
+    def all_own(self) -> bool:
+        """Root and every node have probes."""
+        return self.owners == "all" or (self.owners == "auto" and self.tree != "best")
 
     @property
     def mixing_weight(self) -> float:

@@ -25,6 +25,7 @@ from multitoken.storage import cache_dir, write_atomically
 KEPT = 128
 SLOTS = 256
 VERSION = "1"
+COMPACT_STEPS = 16.0
 SHIPPED = Path(__file__).parents[2] / "artefacts" / "tables"
 
 
@@ -57,6 +58,13 @@ class NextTokenTable:
         index = index.masked_fill(missing, 0)
         return self.tokens[index].long(), self.logprobs[index].float().masked_fill(missing[:, None], -torch.inf)
 
+    def compact(self, kept: int) -> dict[str, Tensor]:
+        """The ``kept`` best entries in three bytes each: 16-bit ids and log-probabilities in sixteenths of a nat."""
+        if self.vocab_size > 2**16:
+            raise ValueError(f"a vocabulary of {self.vocab_size} does not fit 16-bit ids")
+        steps = (-COMPACT_STEPS * self.logprobs[:, :kept].float()).round().clamp(0, 255)
+        return {"tokens": self.tokens[:, :kept].to(torch.uint16), "steps": steps.to(torch.uint8)}
+
     def save(self, path: Path) -> None:
         tensors = {"tokens": self.tokens.cpu().contiguous(), "logprobs": self.logprobs.cpu().contiguous()}
         metadata = {"version": VERSION, "vocab_size": str(self.vocab_size)}
@@ -66,7 +74,12 @@ class NextTokenTable:
     def load(cls, path: Path, device: torch.device) -> NextTokenTable:
         with safe_open(str(path), framework="pt") as file:
             size = int(file.metadata()["vocab_size"])
-            return cls(file.get_tensor("tokens").to(device), file.get_tensor("logprobs").to(device), size)
+            tokens = file.get_tensor("tokens").to(torch.int32)
+            if "steps" in file.keys():  # noqa: SIM118 (not a dict)
+                logprobs = (file.get_tensor("steps").float() / -COMPACT_STEPS).half()
+            else:
+                logprobs = file.get_tensor("logprobs")
+        return cls(tokens.to(device), logprobs.to(device), size)
 
 
 def table_path(backbone: Backbone) -> Path:

@@ -16,6 +16,7 @@ from torch import Tensor
 from multitoken.engine.draft import ROOT
 
 EXPANDED = 12  # nodes of a depth that may have children
+PROBE_GAIN = 0.25  # tokens that an anchor's probes add to the next step, when a block's slots are shared out
 # (depth, tokens in front, candidates per token) -> tokens [P, W], log-probabilities [P, W]
 Proposer = Callable[[int, Sequence[int], int], tuple[Tensor, Tensor]]
 
@@ -97,14 +98,41 @@ def top(pool: Candidates, nodes: int) -> Candidates:
     )
 
 
-def likeliest_anchors(tree: Candidates, owners: int) -> list[int]:
-    """The ``owners`` slots (ROOT or nodes) where verification most probably ends, in slot order.
+def endings(tree: Candidates) -> np.ndarray:
+    """Probability that verification ends at the root (entry 0) and at each node, [1 + N].
 
-    A node is the anchor if its path is accepted and none of its children is.
+    It ends at a node if the node's path is accepted and none of its children is.
     """
     reach = np.exp(np.array([0.0, *tree.scores]))
     ending = reach.copy()
     for node, parent in enumerate(tree.parents):
         ending[parent + 1] -= reach[node + 1]
-    order = np.argsort(-ending, kind="stable")[:owners]
+    return ending
+
+
+def likeliest_anchors(tree: Candidates, owners: int) -> list[int]:
+    """The ``owners`` slots (ROOT or nodes) where verification most probably ends, in slot order."""
+    order = np.argsort(-endings(tree), kind="stable")[:owners]
     return sorted(int(slot) - 1 for slot in order)
+
+
+def share(tree: Candidates, slots: int, probes: int, gain: float) -> tuple[int, list[int]]:
+    """Split ``slots`` between the tree's first nodes and probes for the likeliest anchors.
+
+    A node is worth the probability that its path is accepted; the probes of an owner are worth ``gain`` tokens in the
+    next step if verification ends there. Returns the number of nodes and the owners (ROOT or nodes), maximising the
+    sum. ``tree`` is in order of score.
+    """
+    reach = np.exp(np.array([0.0, *tree.scores]))
+    ending = np.zeros(len(reach))
+    best_value, best = -1.0, (0, [ROOT])
+    for nodes in range(min(len(tree), slots) + 1):
+        ending[nodes] = reach[nodes]
+        if nodes:
+            ending[tree.parents[nodes - 1] + 1] -= reach[nodes]
+        owners = (slots - nodes) // probes if probes else 0
+        order = np.argsort(-ending[: nodes + 1], kind="stable")[:owners]
+        value = reach[1 : nodes + 1].sum() + gain * ending[order].sum()
+        if value > best_value:
+            best_value, best = value, (nodes, sorted(int(i) - 1 for i in order))
+    return best
