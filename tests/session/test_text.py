@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from multitoken.session.text import Detokenizer, StopScanner, TextStream
 from support import byte_tokenizer
@@ -49,23 +53,71 @@ def test_any_bytes_join_to_the_whole(tokens, sizes):
     st.lists(st.text("ab日", min_size=1, max_size=4), min_size=1, max_size=3),
     st.lists(st.integers(1, 6), min_size=1, max_size=4),
 )
-def test_stop_strings_cut_at_the_first(text, stops, sizes):
+def test_stop_strings_cut_at_the_first_that_ends(text, stops, sizes):
     stream = TextStream(byte_tokenizer(), stops)
     tokens = ids(text) if text else []
+    certain = []
     parts = spans(tokens, sizes)
     for number, part in enumerate(parts):
         stream.push(part, final=number == len(parts) - 1)
+        certain.append(stream.certain_tokens)
         if stream.stopped:
             break
-    places = [text.find(stop) for stop in stops if stop in text]
-    assert stream.stopped == bool(places)
-    if places:
-        # A stop that ends first may begin later than one that a longer look would have found.
-        ends = min(text.find(stop) + len(stop) for stop in stops if stop in text)
-        assert text.startswith(stream.text) and not any(stop in stream.text for stop in stops)
-        assert len(stream.text) <= ends
-    else:
-        assert stream.text == text
+    found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    assert stream.stopped == bool(found)
+    assert stream.text == (text[: min(found)[1]] if found else text)
+    kept = stream.needed_tokens
+    assert byte_tokenizer().decode(tokens[:kept]) == stream.text
+    assert certain == sorted(certain) and all(count <= kept for count in certain)  # nothing is taken back
+
+
+BYTES_AND_WORDS = ["\u2581Hello", "\u2581wor", "ld", "\u2581", ",", "</s>"]
+
+
+@cache
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """Words with a leading-space mark and single bytes, decoded as SentencePiece does: the first space is dropped."""
+    vocab = {token: index for index, token in enumerate(BYTES_AND_WORDS)}
+    vocab |= {f"<0x{byte:02X}>": len(vocab) + byte for byte in range(256)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
+
+
+WORD_PIECES = [*([i] for i in range(6)), *([6 + byte for byte in c.encode()] for c in "é日😀ש"), [5, 5, 5]]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.sampled_from(WORD_PIECES), max_size=25), st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_leading_spaces_and_byte_tokens_join_to_the_whole(pieces, sizes):
+    tokens = [token for piece in pieces for token in piece]
+    stream = TextStream(word_tokenizer())
+    for part in spans(tokens, sizes):
+        assert "\ufffd" not in stream.push(part)
+    stream.push([], final=True)
+    assert stream.text == word_tokenizer().decode(tokens, skip_special_tokens=True)
+
+
+def test_a_character_behind_a_broken_one():
+    broken, whole = ids("😀")[:3], ids("日")
+    detokenizer = Detokenizer(byte_tokenizer())
+    assert detokenizer.push(broken + whole) + detokenizer.finish() == "\ufffd日"
+
+
+def test_the_work_per_token_does_not_grow():
+    class Counting:
+        decoded = 0
+
+        def decode(self, tokens, **options):
+            self.decoded += len(tokens)
+            return byte_tokenizer().decode(tokens, **options)
+
+    for tokens in (ids("日b") * 500, [6 + 0x80] * 2000, [2] * 2000):
+        counting = Counting()
+        Detokenizer(counting).push(tokens)  # type: ignore[arg-type]
+        assert counting.decoded < 70 * len(tokens)
 
 
 def test_possible_starts_are_held_back_and_released():
@@ -81,7 +133,7 @@ def test_kept_tokens_cover_the_text():
     tokens = ids("aé日END more")
     stream.push(tokens)
     assert stream.stopped and stream.text == "aé日"
-    kept = stream.kept_tokens(tokens)
+    kept = stream.needed_tokens
     assert byte_tokenizer().decode(tokens[:kept]) == "aé日"
 
 

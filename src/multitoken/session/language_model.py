@@ -20,7 +20,7 @@ from multitoken.models.progress import Progress
 from multitoken.session.options import GenerateOptions
 from multitoken.session.output import Result
 from multitoken.session.prompts import Prompt, encode, is_batch
-from multitoken.session.session import MAX_ROWS, Chunk, Session
+from multitoken.session.session import MAX_ROWS, Chunk, Handle, Session
 
 DEFAULT_METHOD = "auto"
 
@@ -103,8 +103,8 @@ class LanguageModel:
         if not is_batch(prompt):
             ids = self.encode(prompt, raw)  # type: ignore[arg-type]
             return self._run([ids], method, generation, processors, 1, False)[0]
-        if batch_size < 1:
-            raise OptionError("batch_size", batch_size, "use 1 or more")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise OptionError("batch_size", batch_size, "use a whole number from 1")
         prompts = [self.encode(entry, raw) for entry in prompt]  # type: ignore[arg-type, union-attr]
         return self._run(prompts, method, generation, processors, batch_size, progress)
 
@@ -119,19 +119,25 @@ class LanguageModel:
     ) -> Iterator[Chunk]:
         """Answer one prompt piece by piece, one `Chunk` per step; the last one carries the `Result`.
 
-        Arguments are checked before the first piece is asked for. Leaving the iterator early ends the generation.
+        Arguments are checked before the first piece is asked for. Leaving the iterator early ends the generation, and
+        the model can be used between two pieces.
         """
         generation, method = self._prepare(method, options)
-        return self._stream(self.encode(prompt, raw), method, generation, processors)
-
-    def _stream(
-        self, ids: list[int], method: Method, options: GenerateOptions, processors: Sequence[LogitsProcessor]
-    ) -> Iterator[Chunk]:
+        ids = self.encode(prompt, raw)
         with self._lock:
             session = Session(self.loaded, max_rows=1)
-            handle = session.submit(ids, method, options, processors)
+            handle = session.submit(ids, method, generation, processors)
+        return self._stream(session, handle)
+
+    def _stream(self, session: Session, handle: Handle) -> Iterator[Chunk]:
+        try:
             while handle.finish_reason is None:
-                yield from session.step()
+                # Held for a step only: whoever reads the stream may generate meanwhile, or never come back.
+                with self._lock:
+                    chunks = session.step()
+                yield from chunks
+        finally:
+            session.close()
 
     def _run(
         self,
@@ -144,11 +150,14 @@ class LanguageModel:
     ) -> list[Result]:
         with self._lock, Progress(progress, "generating", len(prompts)) as bar:
             session = Session(self.loaded, max_rows=rows)
-            handles = [session.submit(ids, method, options, processors) for ids in prompts]
-            while session.active or session.waiting:
-                for chunk in session.step():
-                    if chunk.result is not None:
-                        bar.advance(1)
+            try:
+                handles = [session.submit(ids, method, options, processors) for ids in prompts]
+                while session.active or session.waiting:
+                    for chunk in session.step():
+                        if chunk.result is not None:
+                            bar.advance(1)
+            finally:
+                session.close()  # after an interrupt, methods still let go of their rows
             return [handle.result() for handle in handles]
 
     def _prepare(self, method: str | Method, options: dict[str, Any]) -> tuple[GenerateOptions, Method]:
@@ -157,9 +166,19 @@ class LanguageModel:
         generation = validated(GenerateOptions, {k: v for k, v in options.items() if k in known}, "generate")
         rest = {k: v for k, v in options.items() if k not in known}
         if not isinstance(method, str):
+            if isinstance(method, type) or not isinstance(method, Method):
+                raise OptionError("method", method, f"use a name ({', '.join(available())}) or a Method object")
             for name, value in rest.items():
                 raise OptionError(name, value, "is no generation option; set it on the method")
             return generation, method
+        if method in available():
+            own = available()[method].Options.model_fields
+            for name in rest.keys() - own.keys():
+                raise OptionError(
+                    name,
+                    rest[name],
+                    f"unknown; method {method} has: {', '.join(own) or 'none'}; generate has: {', '.join(known)}",
+                )
         key = json.dumps([method, rest], sort_keys=True, default=str)
         if key not in self._methods:
             self._methods[key] = create(method, **rest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, field_validator, model_validator
 
 from multitoken.engine.method import Method
 from multitoken.engine.row import Request
@@ -20,14 +20,14 @@ class GenerateOptions(BaseModel):
 
     max_new_tokens: StrictInt = Field(DEFAULT_TOKENS, ge=1, description="most tokens to generate")
     min_tokens: StrictInt = Field(0, ge=0, description="no end of text before so many tokens")
-    temperature: float = Field(0.0, ge=0, description="0: greedy; else logits are divided by it")
+    temperature: StrictFloat = Field(0.0, ge=0, description="0: greedy; else logits are divided by it")
     top_k: StrictInt = Field(0, ge=0, description="keep the k most probable tokens (0: all)")
-    top_p: float = Field(1.0, gt=0, le=1, description="keep the smallest set with this probability (1: all)")
-    min_p: float = Field(0.0, ge=0, le=1, description="keep tokens this fraction as probable as the best (0: all)")
-    repetition_penalty: float = Field(1.0, gt=0, description="weakens tokens seen in prompt or output (1: off)")
-    presence_penalty: float = Field(0.0, description="subtracted from the logits of tokens in the output (0: off)")
-    frequency_penalty: float = Field(0.0, description="the same, once per occurrence (0: off)")
-    logit_bias: dict[int, float] = Field(default_factory=dict, description="added to single tokens' logits, by id")
+    top_p: StrictFloat = Field(1.0, gt=0, le=1, description="keep the smallest set with this probability (1: all)")
+    min_p: StrictFloat = Field(0.0, ge=0, le=1, description="keep tokens this fraction as likely as the best (0: all)")
+    repetition_penalty: StrictFloat = Field(1.0, gt=0, description="weakens tokens seen in prompt or output (1: off)")
+    presence_penalty: StrictFloat = Field(0.0, description="subtracted from logits of tokens in the output (0: off)")
+    frequency_penalty: StrictFloat = Field(0.0, description="the same, once per occurrence (0: off)")
+    logit_bias: dict[int, StrictFloat] = Field(default_factory=dict, description="added to the logits of token ids")
     seed: StrictInt = Field(0, ge=0, lt=2**64, description="of the random draws")
     stop: tuple[str, ...] = Field((), description="strings that end the text; they are not part of it")
     stop_token_ids: tuple[StrictInt, ...] = Field((), description="further token ids that end the text")

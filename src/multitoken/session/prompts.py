@@ -23,12 +23,14 @@ def encode(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, raw: bool = False
     Raises:
         OptionError: an empty prompt, a malformed message, or messages for a tokenizer without a chat template.
     """
-    if not prompt:
+    if isinstance(prompt, (str, Sequence)) and not prompt:
         raise OptionError("prompt", prompt, "give some text, or at least one message")
     if isinstance(prompt, str):
         if raw or tokenizer.chat_template is None:
             return _ids(tokenizer, prompt, special=True)
         return _render(tokenizer, [{"role": "user", "content": prompt}])
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
+        raise OptionError("prompt", prompt, "give a string, a list of messages, or a list of token ids")
     if all(isinstance(token, int) and not isinstance(token, bool) for token in prompt):
         return list(prompt)  # type: ignore[arg-type]
     if raw:

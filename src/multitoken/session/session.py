@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from multitoken.engine.engine import Emission, Engine, check_request
 from multitoken.engine.method import Method
 from multitoken.engine.row import Request, Row, TokenLogprob
 from multitoken.engine.sampling import LogitsProcessor
+from multitoken.errors import OptionError
 from multitoken.models.loading import LoadedModel
 from multitoken.session.options import GenerateOptions
 from multitoken.session.output import Result, result_of
@@ -29,6 +30,7 @@ class Handle:
     Attributes:
         row: its row, once it has one (before that it waits).
         finish_reason: None while it runs or waits.
+        kept: output tokens that its chunks have brought.
     """
 
     request: Request
@@ -37,7 +39,7 @@ class Handle:
     dtype: str
     row: Row | None = None
     finish_reason: str | None = None
-    kept: int = field(default=0)
+    kept: int = 0
 
     @property
     def waiting(self) -> bool:
@@ -46,9 +48,7 @@ class Handle:
     def result(self) -> Result:
         """The answer, or as much of it as there is."""
         row = self.row or Row.of(self.request)
-        done = self.finish_reason is not None
-        kept = self.kept if done else row.generated
-        return result_of(row, self.stream.text, kept, self.finish_reason or "cancelled", self.model, self.dtype)
+        return result_of(row, self.stream.text, self.kept, self.finish_reason or "cancelled", self.model, self.dtype)
 
 
 @dataclass(slots=True)
@@ -57,8 +57,10 @@ class Chunk:
 
     Attributes:
         text: certain text; it may be empty while a character or a stop string is incomplete.
-        token_ids: committed tokens. Those past the start of a stop string are left out.
+        token_ids: tokens that are certain to stay. With stop strings, a token follows when its text does, so that the
+            joined chunks have the text, ids and logprobs of the result.
         logprobs: of these tokens, if asked for.
+        span: tokens that the step committed.
         result: the whole answer, in the last chunk of a request.
     """
 
@@ -66,12 +68,8 @@ class Chunk:
     text: str
     token_ids: list[int]
     logprobs: list[TokenLogprob]
+    span: int
     result: Result | None = None
-
-    @property
-    def span(self) -> int:
-        """Tokens that the step committed."""
-        return len(self.token_ids)
 
 
 class Session:
@@ -83,6 +81,8 @@ class Session:
     """
 
     def __init__(self, model: LoadedModel, max_rows: int = MAX_ROWS):
+        if isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 1:
+            raise OptionError("max_rows", max_rows, "use a whole number from 1")
         self.model = model
         self.engine = Engine(model.backbone)
         self.max_rows = max_rows
@@ -107,6 +107,9 @@ class Session:
         processors: Sequence[LogitsProcessor] = (),
     ) -> Handle:
         """Ask for an answer to ``prompt`` (token ids). Raises `OptionError` at once for what cannot be served."""
+        for processor in processors:
+            if not callable(processor):
+                raise OptionError("processors", processor, "give objects to call: processor(ids [1, L], scores [1, V])")
         request = options.request(prompt, method, self.model.eos, processors)
         check_request(request, self.model.backbone)
         method.bind(self.model.backbone)
@@ -116,16 +119,18 @@ class Session:
         return handle
 
     def cancel(self, handle: Handle, reason: str = "cancelled") -> None:
-        """End a request where it is; its row is free at once. Does nothing if it has finished."""
+        """End a request where it is; its row is free at once. Does nothing if it has finished.
+
+        Its result is what its chunks have brought: text that was held back is left out.
+        """
         if handle.finish_reason is not None:
             return
         if handle.row is None:
             self._waiting.remove(handle)
         else:
             self.engine.finish(handle.row, reason)
+            handle.row.state = None
             self._running.pop(id(handle.row), None)
-            handle.stream.push([], final=True)
-            handle.kept = handle.row.generated
         handle.finish_reason = reason
 
     def step(self) -> list[Chunk]:
@@ -149,18 +154,23 @@ class Session:
     def _chunk(self, emission: Emission) -> Chunk:
         row = emission.row
         handle = self._running[id(row)]
-        before = row.generated - len(emission.tokens)
         text = handle.stream.push(emission.tokens, final=row.finish_reason is not None)
-        handle.kept = row.generated
         if handle.stream.stopped:
-            handle.kept = min(handle.stream.kept_tokens(row.output), row.generated)
             if row.finish_reason is None:
                 self.engine.finish(row, "stop")
             row.finish_reason = "stop"
-        kept = max(handle.kept - before, 0)
-        chunk = Chunk(handle, text, emission.tokens[:kept], row.logprobs[before : before + kept])
+        whole = row.finish_reason is not None and not handle.stream.stopped
+        before, handle.kept = handle.kept, row.generated if whole else handle.stream.certain_tokens
+        chunk = Chunk(
+            handle,
+            text,
+            row.output[before : handle.kept],
+            row.logprobs[before : handle.kept],
+            span=len(emission.tokens),
+        )
         if row.finish_reason is not None:
             handle.finish_reason = row.finish_reason
+            row.state = None  # the handle may live long
             del self._running[id(row)]
             chunk.result = handle.result()
         return chunk

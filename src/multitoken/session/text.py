@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
 BROKEN = "\ufffd"  # what a decoder writes for bytes that are no character (yet)
-LONGEST_CHARACTER = 4  # bytes of UTF-8, and so the most tokens that one broken end can wait for
+UNFINISHED = 3  # most bytes of a character that can wait for its last one, and so of broken marks that may change
+LONGEST_WINDOW = 32  # tokens; only ids without text and endless broken bytes come near
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], skip_special_tokens: bool) -> str:
@@ -21,42 +23,55 @@ class Detokenizer:
     """Text of a growing list of ids, emitted piece by piece.
 
     A tokenizer's text is not the sum of its tokens' texts: characters span tokens, and a token's leading space depends
-    on what is before it. So a short window is decoded twice, without and with the new tokens, and the difference is
-    the new text. An end that may be the first bytes of a character is held back.
+    on what is before it. So a short window is decoded, which starts with the tokens of the piece before, and what it
+    shows beyond the text already emitted is new. Broken marks at its end, which may be the first bytes of a character,
+    are held back.
+
+    The pieces do not depend on how the tokens are grouped into calls.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, skip_special_tokens: bool = True):
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        self._ids: list[int] = []
-        self._window = 0  # decoding starts here
-        self._emitted = 0  # ids whose text has been emitted
+        self._window: list[int] = []
+        self._context = 0  # first tokens of the window, whose text had been emitted when the window moved
+        self._shown = 0  # characters of the window's text that have been emitted
+        self._broken = 0  # tokens since the text last ended in a whole character
 
     def push(self, tokens: Sequence[int]) -> str:
         """Text that the new ``tokens`` make certain."""
-        # One by one: a broken end must not hold back the whole characters of its span.
-        return "".join(self._push(token) for token in tokens)
+        return "".join(self.push_token(token) for token in tokens)
 
-    def _push(self, token: int) -> str:
-        self._ids.append(token)
-        text, before = self._decode(len(self._ids)), self._decode(self._emitted)
-        if self._waits(text):
-            return ""
-        self._window, self._emitted = self._emitted, len(self._ids)
-        return text[len(before) :]
+    def push_token(self, token: int) -> str:
+        """Text that one more token makes certain."""
+        self._window.append(token)
+        text = decode(self._tokenizer, self._window, self._skip)
+        whole = len(text.rstrip(BROKEN))
+        self._broken = self._broken + 1 if whole < len(text) else 0
+        if len(self._window) > LONGEST_WINDOW:
+            certain = len(text)
+        elif self._broken > UNFINISHED:
+            certain = max(whole, len(text) - UNFINISHED)
+        else:
+            # Byte-fallback decoders mark every byte of a run, the whole characters before the broken one included.
+            certain = whole
+        piece = text[self._shown : certain]
+        self._shown = max(self._shown, certain)
+        # The next window starts with tokens that have text, since a first token may lose its leading space.
+        if certain == len(text) and (piece or len(self._window) > LONGEST_WINDOW):
+            self._move()
+        return piece
 
     def finish(self) -> str:
-        """What was held back, whole or not."""
-        text = self._decode(len(self._ids))[len(self._decode(self._emitted)) :]
-        self._window = self._emitted = len(self._ids)
-        return text
+        """What was held back, as broken as it is."""
+        text = decode(self._tokenizer, self._window, self._skip)
+        piece, self._shown = text[self._shown :], len(text)
+        return piece
 
-    def _decode(self, end: int) -> str:
-        return decode(self._tokenizer, self._ids[self._window : end], self._skip)
-
-    def _waits(self, text: str) -> bool:
-        # A broken end that is longer than a character's bytes is broken for good.
-        return text.endswith(BROKEN) and len(self._ids) - self._emitted < LONGEST_CHARACTER
+    def _move(self) -> None:
+        self._window = self._window[self._context :]
+        self._context = len(self._window)
+        self._shown = len(decode(self._tokenizer, self._window, self._skip))
 
 
 @dataclass(slots=True)
@@ -72,10 +87,11 @@ class StopScanner:
         if self.found:
             return ""
         self.held += text
-        places = [(place, stop) for stop in self.stops if (place := self.held.find(stop)) >= 0]
-        if places:
+        # The one that ends first, as if the text had come character by character, however long the spans are.
+        found = [(place + len(stop), place) for stop in self.stops if (place := self.held.find(stop)) >= 0]
+        if found:
             self.found = True
-            safe, self.held = self.held[: min(places)[0]], ""
+            safe, self.held = self.held[: min(found)[1]], ""
             return safe
         keep = 0 if final else self._possible_start()
         safe, self.held = self.held[: len(self.held) - keep], self.held[len(self.held) - keep :]
@@ -99,10 +115,9 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[str] = (), skip_special_tokens: bool = True):
-        self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens)
         self._scanner = StopScanner(stops)
+        self._reach: list[int] = []  # length of the whole characters after each token, stop strings included
         self.text = ""
 
     @property
@@ -111,21 +126,26 @@ class TextStream:
 
     def push(self, tokens: Sequence[int], final: bool = False) -> str:
         """Text that ``tokens`` add; with ``final``, including everything held back."""
-        added = self._detokenizer.push(tokens)
+        pieces = []
+        length = self._reach[-1] if self._reach else 0
+        for token in tokens:
+            pieces.append(self._detokenizer.push_token(token))
+            length += len(pieces[-1])
+            self._reach.append(length)
         if final:
-            added += self._detokenizer.finish()
-        added = self._scanner.push(added, final)
+            pieces.append(self._detokenizer.finish())
+            if self._reach:
+                self._reach[-1] += len(pieces[-1])
+        added = self._scanner.push("".join(pieces), final)
         self.text += added
         return added
 
-    def kept_tokens(self, ids: Sequence[int]) -> int:
-        """How many of ``ids`` the emitted text needs: the shortest prefix whose text covers it."""
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            decoded = decode(self._tokenizer, ids[:middle], self._skip)
-            if len(decoded.rstrip(BROKEN)) >= len(self.text) and decoded.startswith(self.text):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+    @property
+    def certain_tokens(self) -> int:
+        """How many tokens are part of the output whatever comes: with stop strings, those that ``text`` needs."""
+        return self.needed_tokens if self._scanner.stops else len(self._reach)
+
+    @property
+    def needed_tokens(self) -> int:
+        """Length of the shortest prefix of the tokens whose text covers ``text``."""
+        return bisect_left(self._reach, len(self.text)) + 1 if self.text else 0
