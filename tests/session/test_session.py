@@ -9,6 +9,7 @@ import pytest
 from multitoken import Draft, LanguageModel, Method, OptionError
 from multitoken.engine.draft import ROOT
 from multitoken.methods import create
+from multitoken.methods.registry import validated
 from multitoken.models.loading import wrap
 from multitoken.session.options import GenerateOptions
 from multitoken.session.session import Session
@@ -37,6 +38,10 @@ class Known(Method):
             rest = self.continuation[row.generated :][: self.width]
             drafts.append(Draft(tokens=rest, parents=list(range(ROOT, len(rest) - 1))))
         return drafts
+
+
+def generation(**options) -> GenerateOptions:
+    return validated(GenerateOptions, options, "generate")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +84,7 @@ def test_overlapping_stop_strings_end_every_method_alike(model, plain):
 
 def test_requests_come_and_go(model, plain):
     session = Session(model.loaded, max_rows=2)
-    options = GenerateOptions(max_new_tokens=10, ignore_eos=True)
+    options = generation(max_new_tokens=10, ignore_eos=True)
     first, second, third, fourth = [session.submit(model.encode(PROMPT), create("plain"), options) for _ in range(4)]
     session.step()
     assert session.active == 2 and session.waiting == 2 and third.waiting
@@ -101,7 +106,7 @@ def test_a_cancelled_result_is_what_the_chunks_brought(model, plain):
     session = Session(model.loaded)
     stop = plain.text[5:9]
     handle = session.submit(
-        model.encode(PROMPT), create("plain"), GenerateOptions(max_new_tokens=48, ignore_eos=True, stop=(stop,))
+        model.encode(PROMPT), create("plain"), generation(max_new_tokens=48, ignore_eos=True, stop=stop)
     )
     chunks = []
     for _ in range(7):
