@@ -30,12 +30,13 @@ class Followers:
         self.total += 1
         self.last = token
 
+    def share(self, token: int) -> float:
+        """Probability of one follower, as in `shares`."""
+        return (self.counts.get(token, 0) + (token == self.last)) / (self.total + 1)
+
     def shares(self) -> dict[int, float]:
         """Probability of each follower, the last one counted once more: texts repeat what is recent."""
-        whole = self.total + 1
-        shares = {token: count / whole for token, count in self.counts.items()}
-        shares[self.last] += 1 / whole
-        return shares
+        return {token: self.share(token) for token in self.counts}
 
 
 class History:
@@ -59,7 +60,7 @@ class History:
                 else:
                     bucket = (size, min(known.total, REPEATS))
                     self._tries[bucket] = self._tries.get(bucket, 0.0) + 1
-                    self._hits[bucket] = self._hits.get(bucket, 0.0) + known.shares().get(token, 0.0)
+                    self._hits[bucket] = self._hits.get(bucket, 0.0) + known.share(token)
                 known.add(token)
         self._taken = max(self._taken, len(tokens))
 

@@ -29,7 +29,7 @@ from multitoken.methods.probe.tree import (
     share,
     static_tree,
 )
-from multitoken.methods.probe.vectors import EmbeddingStatistics, follow, initial_vectors
+from multitoken.methods.probe.vectors import OFFSET_SCALE, EmbeddingStatistics, follow, initial_vectors
 from multitoken.methods.registry import NamedMethod, register
 from multitoken.models.backbone import Backbone
 
@@ -76,7 +76,7 @@ class Probe(NamedMethod):
             row.request.prompt,
             self._backbone,
             self._statistics,
-            offset_scale=options.offset_scale,
+            offset_scale=OFFSET_SCALE if options.offset_scale is None else options.offset_scale,
             seed=row.request.sampling.seed,
         )
         return ProbeState(vectors)
@@ -119,12 +119,13 @@ class Probe(NamedMethod):
     @property
     def node_budget(self) -> int:
         """Nodes that fit a block beside the root and the probes; with shared slots, the most that could."""
-        options = self.options
-        if options.all_own:
-            return options.block_size // (options.probes + 1) - 1
-        if isinstance(options.owners, int):
-            return max(options.block_size - 1 - options.owners * options.probes, 1)
-        return options.block_size - 1
+        size, probes, owners = self.options.block_size, self.options.probes, self.options.owners
+        everyone = size // (probes + 1) - 1
+        if self.options.all_own:
+            return everyone
+        if isinstance(owners, int):
+            return max(size - 1 - owners * probes, everyone)
+        return size - 1
 
     def _with_probes(self, state: ProbeState, tree: Candidates) -> Draft:
         """Lay a tree out with the probes of its owners."""

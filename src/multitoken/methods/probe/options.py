@@ -29,7 +29,9 @@ class ProbeOptions(MethodOptions):
         description="how far a probe moves toward each committed token's embedding (lambda); default 0.1 for the "
         "paper's inits, 0 for vocab and calibrated",
     )
-    offset_scale: float = Field(5.0, description="standard deviations that the offset init adds to the mean")
+    offset_scale: float | None = Field(
+        None, description="standard deviations that the offset init adds to the mean (default 5)"
+    )
     tree: Tree = Field(
         "best",
         description="best: the most probable paths; dynamic: the paper's Algorithm 1 (only the best candidate of a "
@@ -66,21 +68,30 @@ class ProbeOptions(MethodOptions):
     def _consistent(self) -> ProbeOptions:
         if (self.tree == "static") != (self.widths is not None):
             raise ValueError("widths goes with tree=static, and tree=static needs widths, one per probe")
+        if isinstance(self.owners, int) and self.owners < 1:
+            raise ValueError("owners must be auto, all, or a number from 1")
         if self.widths is not None:
             if len(self.widths) != self.probes:
                 raise ValueError(f"widths has {len(self.widths)} numbers; give one per probe ({self.probes})")
             if min(self.widths) < 1:
                 raise ValueError("widths must be 1 or more at each depth")
-            needed = (self.probes + 1) * (1 + sum(self.widths))
-            if needed > self.block_size and self.all_own:
-                raise ValueError(f"these widths need block_size {needed} or more")
-        if isinstance(self.owners, int) and self.owners < 1:
-            raise ValueError("owners must be auto, all, or a number from 1")
-        if self.block_size < self.probes + 2:
-            raise ValueError(f"block_size must be {self.probes + 2} or more to hold a root, its probes and a candidate")
+            if self.depth is not None:
+                raise ValueError("widths sets the depth of a static tree; leave depth out")
+        if self.offset_scale is not None and self.init != "offset":
+            raise ValueError("offset_scale goes with init=offset")
+        if self.block_size < (needed := self._slots(sum(self.widths or (1,)))):
+            what = "these widths" if self.widths else "a root, a candidate and their probes"
+            raise ValueError(f"block_size must be {needed} or more to hold {what}")
         if self.max_depth > self.probes and not self.rescore:
             raise ValueError("candidates deeper than the probes come from the next-token table; set rescore above 0")
         return self
+
+    def _slots(self, nodes: int) -> int:
+        """Slots of a block with ``nodes`` nodes; with a shared block, with probes for the root alone."""
+        if self.all_own:
+            return (self.probes + 1) * (1 + nodes)
+        owners = min(self.owners, 1 + nodes) if isinstance(self.owners, int) else 1
+        return 1 + nodes + owners * self.probes
 
     @property
     def max_depth(self) -> int:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from multitoken.models.backbone import Backbone
 
+OFFSET_SCALE = 5.0  # standard deviations of the paper's stress test
+
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingStatistics:
@@ -44,7 +46,7 @@ def initial_vectors(
     backbone: Backbone,
     statistics: EmbeddingStatistics,
     *,
-    offset_scale: float = 5.0,
+    offset_scale: float = OFFSET_SCALE,
     seed: int = 0,
 ) -> Tensor:
     """First probe vectors of a row, float32 [k, d], for the inits that need no calibration."""
