@@ -7,7 +7,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from multitoken.errors import ModelError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def cache_dir(*parts: str) -> Path:
@@ -23,10 +27,17 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(part)
         os.replace(part, path)
-    except OSError as error:
-        reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+    except (OSError, SafetensorError) as error:
+        reason = "the disk is full" if is_full(error) else getattr(error, "strerror", None) or str(error)
         raise ModelError(
             f"cannot write {path}: {reason}; free some space or set MULTITOKEN_CACHE to another folder"
         ) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def is_full(error: Exception) -> bool:
+    """Whether the disk, or the user's share of it, is full. Safetensors tells it in its message only."""
+    if isinstance(error, OSError):
+        return error.errno in FULL
+    return any(f"os error {number})" in str(error) for number in FULL)

@@ -24,5 +24,6 @@ COMMANDS = (
         "AlignmentOptions",
         "run_alignment",
     ),
+    Command("table", "make a model's next-token table ahead of time", f"{HERE}.table", "TableCommand", "run_table"),
     Command("demo", "see it work: plain and probe, side by side", f"{HERE}.demo", "DemoCommand", "run_demo"),
 )

@@ -26,6 +26,7 @@ KEPT = 128
 SLOTS = 256
 VERSION = "1"
 COMPACT_STEPS = 16.0
+COMPACT_VOCABULARY = 2**16
 SHIPPED = Path(__file__).parents[2] / "artefacts" / "tables"
 
 
@@ -60,13 +61,15 @@ class NextTokenTable:
 
     def compact(self, kept: int) -> dict[str, Tensor]:
         """The ``kept`` best entries in three bytes each: 16-bit ids and log-probabilities in sixteenths of a nat."""
-        if self.vocab_size > 2**16:
+        if self.vocab_size > COMPACT_VOCABULARY:
             raise ValueError(f"a vocabulary of {self.vocab_size} does not fit 16-bit ids")
         steps = (-COMPACT_STEPS * self.logprobs[:, :kept].float()).round().clamp(0, 255)
         return {"tokens": self.tokens[:, :kept].to(torch.uint16), "steps": steps.to(torch.uint8)}
 
-    def save(self, path: Path) -> None:
-        tensors = {"tokens": self.tokens.cpu().contiguous(), "logprobs": self.logprobs.cpu().contiguous()}
+    def save(self, path: Path, compact: bool = False) -> None:
+        """Write the table, whole or not at all. ``compact``: rounded to three bytes per entry."""
+        tensors = self.compact(self.tokens.shape[1]) if compact else {"tokens": self.tokens, "logprobs": self.logprobs}
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
         metadata = {"version": VERSION, "vocab_size": str(self.vocab_size)}
         write_atomically(path, lambda part: save_file(tensors, str(part), metadata=metadata))
 
@@ -87,14 +90,18 @@ def table_path(backbone: Backbone) -> Path:
     return cache_dir("tables", f"{backbone.fingerprint}-{VERSION}.safetensors")
 
 
+def shipped_path(backbone: Backbone) -> Path:
+    """Where the package holds the table of this model, if it ships one."""
+    return SHIPPED / f"{backbone.fingerprint}.safetensors"
+
+
 def next_token_table(backbone: Backbone, seconds: float | None = None, progress: bool = True) -> NextTokenTable:
     """The table of a model: shipped with the package, from the cache, or made now within ``seconds`` (None: all of it).
 
     A cached table is used as it is, even if it covers less than the time now allowed would.
     """
-    shipped = SHIPPED / f"{backbone.fingerprint}.safetensors"
     path = table_path(backbone)
-    for known in (shipped, path):
+    for known in (shipped_path(backbone), path):
         if known.is_file():
             try:
                 return NextTokenTable.load(known, backbone.device)
