@@ -56,9 +56,12 @@ def step_cost(backbone: Backbone) -> StepCost:
     path = cost_path(backbone)
     try:
         held = json.loads(path.read_text())
-        return StepCost(np.array(held["sizes"], dtype=float), np.array(held["seconds"], dtype=float))
-    except (OSError, ValueError, KeyError):
-        pass  # missing or damaged: measured again
+        sizes, seconds = (np.array(held[key], dtype=float) for key in ("sizes", "seconds"))
+        if 1 < len(sizes) == len(seconds) and (np.diff(sizes) > 0).all() and (seconds > 0).all():
+            return StepCost(sizes, seconds)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    # Missing or damaged: measured again.
     limit = backbone.max_positions
     context = CONTEXT if limit is None else max(min(CONTEXT, limit - SIZES[-1] - 1), 1)
     sizes = [size for size in SIZES if limit is None or context + size < limit]

@@ -18,15 +18,17 @@ from pydantic import Field
 from multitoken.engine.draft import ROOT, Draft
 from multitoken.engine.method import Step
 from multitoken.engine.row import Row
-from multitoken.methods.auto.cost import StepCost, step_cost
+from multitoken.methods.auto.cost import step_cost
+from multitoken.methods.fused.history import LONGEST
 from multitoken.methods.fused.method import Fused, FusedOptions, FusedState
 from multitoken.methods.probe.method import lay_out
-from multitoken.methods.probe.tree import Candidates, endings
+from multitoken.methods.probe.tree import Candidates, endings, share
 from multitoken.methods.registry import MethodOptions, NamedMethod, register
 from multitoken.models.backbone import Backbone
 
 CHOICES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MEMORY = 0.05  # weight of the newest step in running means
+TRUSTED = 4.0  # accepted nodes that a row's predictions are taken to have brought before it has seen any
 GAIN_EVERY = 8  # steps with probe levels between two measurements of what they bring
 EXPLORE = 64  # steps between two looks at what a probe would bring, while probes are off
 STRONG_VOTE = 0.3  # an n-gram trusted less than this does not make a tree worth building when probes are off
@@ -35,7 +37,7 @@ STRONG_VOTE = 0.3  # an n-gram trusted less than this does not make a tree worth
 class AutoOptions(MethodOptions):
     """Limits within which the method chooses."""
 
-    max_block_size: int = Field(32, ge=2, le=64, description="largest block that may be chosen")
+    max_block_size: int = Field(32, ge=2, le=64, description="most slots of a row: root, nodes and probes")
     depth: int = Field(10, ge=1, le=64, description="deepest candidates")
     rescore: float = Field(1.0, ge=0, description="weight of the next-token table in a candidate's score (0: off)")
     table_seconds: float = Field(120.0, gt=0, description="time to make the next-token table, as in the probe method")
@@ -46,15 +48,29 @@ class AutoState:
     """A row's sources, and how its predictions have fared.
 
     Attributes:
-        honesty: accepted over predicted nodes, a running ratio that scales the predictions.
-        predicted: expected accepted nodes of the draft in flight.
+        accepted, predicted: accepted nodes and how many were expected, sums that fade with every step.
+        drafted: expected accepted nodes of the draft in flight.
         idle: steps since the row last had probe logits.
+        explored: the logits that it has came after a long time without.
     """
 
     fused: FusedState
-    honesty: float = 1.0
+    accepted: float = 0.0
     predicted: float = 0.0
+    drafted: float = 0.0
     idle: int = 0
+    explored: bool = False
+
+    @property
+    def honesty(self) -> float:
+        """Accepted over predicted nodes, which scales the predictions."""
+        # A ratio of sums: the mean of each step's ratio would be ruled by steps of which little was expected.
+        return (self.accepted + TRUSTED) / (self.predicted + TRUSTED)
+
+    def learn(self, accepted: int) -> None:
+        """Take in the nodes that the draft in flight brought."""
+        self.accepted += accepted - MEMORY * self.accepted
+        self.predicted += self.drafted - MEMORY * self.predicted
 
 
 @dataclass(slots=True)
@@ -64,15 +80,17 @@ class Pace:
     Attributes:
         tokens, seconds: running means of a step's tokens and time; their ratio is rho.
         gain: net worth in tokens that the anchor's probe levels add to a step.
-        slots, started, rows: the step in flight.
+        looks: trees made from probe levels.
+        slots, started, drafted, rows: the step in flight, its draft's start and end.
     """
 
     tokens: float
     seconds: float
     gain: float = 0.3
-    steps: int = 0
+    looks: int = 0
     slots: int = 0
     started: float = 0.0
+    drafted: float = 0.0
     rows: list[Row] = field(default_factory=list)
 
     @property
@@ -94,111 +112,129 @@ class Auto(NamedMethod):
         super().__init__(options)
         o = self.options
         self._fused = Fused(FusedOptions.model_validate(o.model_dump(exclude={"max_block_size"})))
-        self._cost: StepCost | None = None
+        self._backbone: Backbone | None = None
         self._choices = np.array([size for size in CHOICES if size <= o.max_block_size])
 
     def bind(self, backbone: Backbone) -> None:
+        if self._backbone is backbone:
+            return
         self._fused.bind(backbone)
-        if self._cost is None:
-            self._cost = step_cost(backbone)
-            self._pace = Pace(tokens=1.0, seconds=float(self._cost.of(1)))
+        self._cost = step_cost(backbone)
+        self._pace = Pace(tokens=1.0, seconds=float(self._cost.of(1)))
+        self._backbone = backbone
 
     def start(self, row: Row) -> AutoState:
         return AutoState(self._fused.start(row))
 
     def draft(self, rows: Sequence[Row]) -> Sequence[Draft]:
-        assert self._cost is not None
-        trees = [self._tree(row) for row in rows]
-        size = self._best_size(rows, trees)
-        drafts = [self._lay_out(row, tree, size - 1) for row, tree in zip(rows, trees, strict=True)]
-        pending = sum(row.pending for row in rows)
         pace = self._pace
-        pace.slots = pending + sum(draft.slots for draft in drafts)
-        pace.rows = list(rows) if all(row.prefilled for row in rows) else []
         pace.started = perf_counter()
+        trees = [self._tree(row, len(rows)) for row in rows]
+        size = self._best_size(rows, trees)
+        drafts = [self._lay_out(row, tree, size - 1, len(rows)) for row, tree in zip(rows, trees, strict=True)]
+        # The longest row pads the others.
+        pace.slots = len(rows) * max(row.pending + draft.slots for row, draft in zip(rows, drafts, strict=True))
+        pace.rows = list(rows) if all(row.prefilled for row in rows) else []
+        pace.drafted = perf_counter()
         return drafts
 
     def observe(self, rows: Sequence[Row], step: Step) -> None:
         self._learn_pace(rows, step)
         for index, row in enumerate(rows):
             state: AutoState = row.state
-            if state.predicted > 0:
-                ratio = len(step.paths[index]) / state.predicted
-                state.honesty += MEMORY * (min(ratio, 3.0) - state.honesty)
+            if state.drafted > 0:
+                state.learn(len(step.paths[index]))
             logits = step.probe_logits[index]
+            state.explored = len(logits) > 0 and state.idle >= EXPLORE
             state.idle = 0 if len(logits) else state.idle + 1
             self._fused.learn(state.fused, logits, step.tokens[index])
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
-    def _tree(self, row: Row) -> Candidates:
-        """Candidates of a row, in order of score; none where nothing worth a slot can be expected."""
-        state: AutoState = row.state
-        nothing = Candidates([], [], [])
+    def _tree(self, row: Row, rows: int) -> Candidates:
+        """Candidates of a row, in order of score; none before its first token."""
         if not row.prefilled:
-            return nothing
-        history = state.fused.history
-        history.update(row.tokens)
-        if not state.fused.probe.levels:
-            votes = history.votes(row.tokens[-8:])
-            if max((trust for trust, _ in votes), default=0.0) < STRONG_VOTE:
-                return nothing
-        tree = self._fused.tree_of(state.fused, row.tokens, self.options.max_block_size - 1)
+            return Candidates([], [], [])
+        state: AutoState = row.state
+        started = perf_counter()
+        tree = self._candidates(state, row.tokens)
         if state.fused.probe.levels:
-            self._pace.steps += 1
-            if self._pace.steps % GAIN_EVERY == 1:
-                self._learn_gain(row, tree)
+            pace = self._pace
+            # A look after a long time without probes is rare, and always counts.
+            if pace.looks % GAIN_EVERY == 0 or state.explored:
+                self._learn_gain(row, tree, rows, perf_counter() - started)
+            pace.looks += 1
         return tree
 
+    def _candidates(self, state: AutoState, tokens: Sequence[int]) -> Candidates:
+        """What the sources propose; nothing where they have so little to say that a tree is not worth its making."""
+        history = state.fused.history
+        history.update(tokens)
+        if not state.fused.probe.levels:
+            trusts = [trust for trust, _ in history.votes(tokens[-LONGEST:])]
+            if max(trusts, default=0.0) < STRONG_VOTE:
+                return Candidates([], [], [])
+        return self._fused.tree_of(state.fused, tokens, self.options.max_block_size - 1)
+
+    def _price(self, sizes: np.ndarray, rows: int) -> np.ndarray:
+        """A row's part in the price, in tokens, of a step of ``rows`` rows with blocks of ``sizes``."""
+        return self._pace.rate * self._cost.of(sizes * rows) / rows
+
     def _best_size(self, rows: Sequence[Row], trees: Sequence[Candidates]) -> int:
-        """Slots per row that maximise expected tokens less their price."""
-        assert self._cost is not None
-        price = self._pace.rate * self._cost.of(self._choices * len(rows))
-        tokens = sum(self._tokens(row, tree) for row, tree in zip(rows, trees, strict=True))
-        return int(self._choices[int(np.argmax(tokens - price))])
+        """Root and nodes per row that maximise expected tokens less their price."""
+        tokens = sum(self._tokens(row, tree) for row, tree in zip(rows, trees, strict=True)) / len(rows)
+        return int(self._choices[int(np.argmax(tokens - self._price(self._choices, len(rows))))])
 
     def _tokens(self, row: Row, tree: Candidates) -> np.ndarray:
         """Expected tokens of a step with the first nodes of ``tree``, for each choice of block size."""
         worth = np.concatenate([[0.0], row.state.honesty * np.cumsum(np.exp(tree.scores))])
         return 1 + worth[np.minimum(self._choices - 1, len(tree))]
 
-    def _net(self, row: Row, tree: Candidates) -> np.ndarray:
-        """Expected tokens less their price when the row is alone, for each choice of block size."""
-        assert self._cost is not None
-        return self._tokens(row, tree) - self._pace.rate * self._cost.of(self._choices)
-
-    def _lay_out(self, row: Row, tree: Candidates, slots: int) -> Draft:
-        """The best ``slots`` nodes, and probes for the anchors where they are worth their price."""
-        assert self._cost is not None
+    def _lay_out(self, row: Row, tree: Candidates, nodes: int, rows: int) -> Draft:
+        """The best ``nodes`` nodes, and probes for the anchors where they are worth their price."""
         state: AutoState = row.state
-        kept = tree.first(slots)
-        ending = endings(kept)
-        state.predicted = float(np.exp(kept.scores).sum())
-        now = 1 + len(kept)
-        price = self._pace.rate * float(self._cost.of(now + 1) - self._cost.of(now))
-        owners = [int(slot) - 1 for slot in np.flatnonzero(ending * self._pace.gain > price)]
+        kept, limit = tree.first(nodes), self.options.max_block_size
+        owners = self._owners(kept, rows)
         if not owners and state.idle >= EXPLORE:
             owners = [ROOT]
+        if 1 + len(kept) + len(owners) > limit:
+            nodes, owners = share(kept, limit - 1, 1, self._pace.gain)
+            kept = kept.first(nodes)
+        state.drafted = float(np.exp(kept.scores).sum())
         return lay_out(kept, owners, state.fused.probe.vectors[:1])
+
+    def _owners(self, tree: Candidates, rows: int) -> list[int]:
+        """The likeliest anchors, as many as make their probes' worth less their price largest."""
+        ending = endings(tree)
+        order = np.argsort(-ending, kind="stable")
+        price = self._price(1 + len(tree) + np.arange(len(order) + 1), rows)
+        net = self._pace.gain * np.cumsum(ending[order]) - (price[1:] - price[0])
+        best = int(np.argmax(net))
+        return sorted(int(slot) - 1 for slot in order[: best + 1]) if net[best] > 0 else []
 
     # -- learning -----------------------------------------------------------------------------------------------------
 
     def _learn_pace(self, rows: Sequence[Row], step: Step) -> None:
         """Update costs, rate and the worth of probes from a decode step whose rows are all still here."""
-        assert self._cost is not None
         pace = self._pace
         if len(pace.rows) != len(rows) or any(a is not b for a, b in zip(pace.rows, rows, strict=True)):
             return
-        elapsed = perf_counter() - pace.started
-        self._cost.learn(pace.slots, elapsed)
+        now = perf_counter()
+        self._cost.learn(pace.slots, now - pace.drafted)
         pace.tokens += MEMORY * (sum(len(tokens) for tokens in step.tokens) - pace.tokens)
-        pace.seconds += MEMORY * (elapsed - pace.seconds)
+        pace.seconds += MEMORY * (now - pace.started - pace.seconds)
 
-    def _learn_gain(self, row: Row, tree: Candidates) -> None:
-        """What the probe levels behind ``tree`` are worth: the best block's net tokens with them, less without."""
+    def _learn_gain(self, row: Row, tree: Candidates, rows: int, seconds: float) -> None:
+        """What the probe levels behind ``tree`` are worth: the best block's net tokens with them, less without.
+
+        ``seconds`` is what the tree took to make; the time is charged too.
+        """
         state: AutoState = row.state
         levels, state.fused.probe.levels = state.fused.probe.levels, []
-        without = self._fused.tree_of(state.fused, row.tokens, self.options.max_block_size - 1)
+        started = perf_counter()
+        without = self._candidates(state, row.tokens)
+        seconds -= perf_counter() - started
         state.fused.probe.levels = levels
-        gain = self._net(row, tree).max() - self._net(row, without).max()
-        self._pace.gain += 2 * MEMORY * (float(gain) - self._pace.gain)
+        price = self._price(self._choices, rows)
+        gain = (self._tokens(row, tree) - price).max() - (self._tokens(row, without) - price).max()
+        self._pace.gain += 2 * MEMORY * (float(gain) - self._pace.rate * seconds - self._pace.gain)
