@@ -38,6 +38,7 @@ def test_help_lists_every_command_without_reading_pytorch():
         (["models", "--js"], ["--js"]),
         (["inspect"], ["COMMAND"]),
         (["methods", "prob"], ["prob", "plain", "probe"]),
+        (["bench", "--max-new-tokens", "4", "compare", "a", "b"], ["--max-new-tokens", "bench compare"]),
     ],
 )
 def test_wrong_usage(run, argv, words):

@@ -78,6 +78,7 @@ def test_runs_take_turns():
     ("argv", "words"),
     [
         (["Hi", "--methods", "pld,prob"], ["prob", "plain"]),
+        (["Hi", "--methods", ","], ["methods", "at least one"]),
         (["Hi", "--methods", "pld,pld"], ["methods", "once"]),
         (["Hi", "--methods", "pld:num_tokens=0"], ["num_tokens", "0"]),
         (["Hi", "--methods", "pld", "--repeat", "0"], ["repeat", "0"]),

@@ -105,6 +105,15 @@ def test_batch_with_resume(run, tiny, tmp_path):
     assert json.loads(outcome.out) == {"out": str(out), "prompts": 3, "already_there": 1}
     again = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     assert [record["text"] for record in again] == [record["text"] for record in whole]
+    for other in (["--max-new-tokens", 5], ["--method", "pld"], ["--seed", 3], ["--raw"]):
+        one_line_error(run(*argv, *other, *FAST), 1, "out.jsonl", "other options", "--out")
+
+
+def test_raw_batch(run, tiny, tmp_path):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(json.dumps({"prompt": "One"}))
+    assert run("generate", "--jsonl", source, "--out", out, "-m", tiny, "--raw", "--max-new-tokens", 2, *FAST).code == 0
+    assert json.loads(out.read_text("utf-8"))["prompt_tokens"] == len("One")
 
 
 def test_a_batch_names_the_line_that_cannot_be_answered(run, tiny, tmp_path):
@@ -129,6 +138,14 @@ def test_very_short_answers(run, tiny, tokens):
         (["Hi", "--method", "probe", "-o", "block_size=big"], 2, ["block_size", "big"]),
         (["Hi", "--method", "probe", "-o", "block_size"], 2, ["option", "key=value"]),
         (["Hi", "--method", "probe:probes=4:block_size=5"], 2, ["block_size", "6 or more"]),
+        (["Hi", "--method", "fused:probes=4:block_size=5"], 2, ["block_size=5", "6 or more"]),
+        (["Hi", "--method", "probe:owners=some"], 2, ["owners='some'", "'auto' or 'all'", "integer"]),
+        (["Hi", "--method", "probe:tree=static"], 2, ["widths=None", "tree=static"]),
+        (["Hi", "--method", "probe:rescore=inf"], 2, ["rescore=inf", "finite"]),
+        (["Hi", "--stop-token-ids", "999"], 2, ["stop_token_ids=999", "0 to"]),
+        (["Hi", "--min-tokens", "9", "--max-new-tokens", "3"], 2, ["min_tokens=9", "max_new_tokens=3"]),
+        (["Hi", "--group", "3"], 2, ["group", "--jsonl"]),
+        (["Hi", "--show-spans", "--json"], 2, ["show_spans", "JSON"]),
         (["Hi", "--temperature", "warm"], 2, ["temperature", "warm"]),
         (["Hi", "--top-p", "2"], 2, ["top_p", "2"]),
         (["Hi", "--max-new-tokens", "0"], 2, ["max_new_tokens", "0"]),

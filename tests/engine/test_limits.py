@@ -238,7 +238,7 @@ def test_prompts_are_read_in_order_of_arrival():
         ("logprobs", dict(logprobs=-1)),
         ("logprobs", dict(logprobs=VOCAB + 1)),
         ("logprobs", dict(logprobs=2, method=AddsTwo())),
-        ("stop_tokens", dict(stop_tokens=frozenset([VOCAB]))),
+        ("stop_token_ids", dict(stop_tokens=frozenset([VOCAB]))),
         ("logit_bias", dict(sampling=Sampling(logit_bias={VOCAB: 1.0}))),
     ],
 )

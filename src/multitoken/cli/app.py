@@ -95,7 +95,12 @@ def _guarded(argv: list[str]) -> int:
 def _dispatch(argv: list[str]) -> int:
     namespace = build_parser().parse_args(argv)
     command: Command = namespace.chosen
-    return command.run(options_of(namespace, command.schema, f"multitoken {command.name}"))
+    schema = command.schema
+    known = {field.alias or name for name, field in schema.model_fields.items()} | {"command", "chosen"}
+    for stray in sorted(vars(namespace).keys() - known):  # given to the command that this one belongs to
+        flag = "--" + stray.replace("_", "-")
+        raise UsageError(f"{flag} is no flag of multitoken {command.name}; see multitoken {command.name} --help")
+    return command.run(options_of(namespace, schema, f"multitoken {command.name}"))
 
 
 def _explained(error: Exception) -> tuple[str, int]:

@@ -20,8 +20,8 @@ Answer = Callable[[Sequence[Item]], list[dict[str, Any]]]
 class ResumableLines:
     """A JSON Lines file that grows by whole lines only.
 
-    Opening it drops a half-written last line; ``done`` holds the ids of the lines that are there. A write that fails
-    (a full disk) leaves the file as it was before that line.
+    Opening it drops a half-written last line; ``done`` holds the ``id`` and ``asked`` of the lines that are there. A
+    write that fails (a full disk) leaves the file as it was before that line.
     """
 
     def __init__(self, path: Path):
@@ -30,7 +30,7 @@ class ResumableLines:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         except OSError as error:
             raise write_error(path, error) from error
-        self.done: list[Any] = []
+        self.done: list[tuple[Any, str]] = []
         self._end = 0
         try:
             self._repair()
@@ -51,7 +51,7 @@ class ResumableLines:
                 f"{write_error(self.path, error)}; {len(self.done)} lines are kept, and the same command goes on there"
             ) from error
         self._end += len(data)
-        self.done.append(record["id"])
+        self.done.append((record["id"], record["asked"]))
 
     def __enter__(self) -> Self:
         return self
@@ -70,7 +70,7 @@ class ResumableLines:
                 break
             if record is None:
                 raise DataError(f"{self.path} line {number}: not a line that this command wrote; choose another --out")
-            self.done.append(record["id"])
+            self.done.append((record["id"], record["asked"]))
             self._end += len(line)
         os.ftruncate(self._file, self._end)
         os.lseek(self._file, self._end, os.SEEK_SET)
@@ -83,25 +83,32 @@ def _record(line: bytes) -> dict[str, Any] | None:
         found = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and "id" in found else None
+    return found if isinstance(found, dict) and {"id", "asked"} <= found.keys() else None
 
 
-def run_batch(items: Sequence[Item], out: Path, answer: Answer, group: int, progress: bool = True) -> int:
+def run_batch(
+    items: Sequence[Item], marks: Sequence[str], out: Path, answer: Answer, group: int, progress: bool = True
+) -> int:
     """Answer ``items`` in groups and append a line for each to ``out``. Returns how many were there already.
+
+    ``marks`` holds for each item what its line keeps as ``asked``: a hash of the question and of how it is answered.
 
     Raises:
         DataError: ``out`` holds lines of another batch, or cannot be written.
     """
     with ResumableLines(out) as lines:
         skipped = len(lines.done)
-        expected = [item.id for item in items[:skipped]]
-        if lines.done != expected:
-            raise DataError(f"{out}: holds answers to other prompts than these; choose another --out, or delete it")
+        expected = [(item.id, mark) for item, mark in zip(items, marks, strict=True)]
+        if lines.done != expected[:skipped]:
+            raise DataError(
+                f"{out}: holds answers to other prompts than these, or made with other options; choose another --out, "
+                "or delete it"
+            )
         with Progress(progress, "answering", len(items)) as bar:
             bar.at(skipped)
             for start in range(skipped, len(items), group):
-                part = items[start : start + group]
-                for item, record in zip(part, answer(part), strict=True):
-                    lines.append({"id": item.id, **record})
+                part = slice(start, start + group)
+                for (key, mark), record in zip(expected[part], answer(items[part]), strict=True):
+                    lines.append({"id": key, **record, "asked": mark})
                     bar.advance(1)
     return skipped

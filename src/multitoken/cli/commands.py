@@ -10,6 +10,7 @@ COMMANDS = (
     Command("generate", "answer a prompt, or a file of prompts", f"{HERE}.generate", "GenerateCommand", "run_generate"),
     Command("chat", "talk with a model", f"{HERE}.chat", "ChatCommand", "run_chat"),
     Command("compare", "methods side by side on one prompt", f"{HERE}.compare", "CompareCommand", "run_compare"),
+    Command("serve", "OpenAI-compatible server with a playground page", f"{HERE}.serve", "ServeCommand", "run_serve"),
     Command("models", "models that are known by name", f"{HERE}.listing", "ModelsOptions", "run_models"),
     Command("methods", "methods and their options", f"{HERE}.listing", "MethodsOptions", "run_methods"),
     Command(

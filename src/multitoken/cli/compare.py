@@ -20,7 +20,7 @@ from multitoken.cli.show import console, print_json
 from multitoken.errors import OptionError
 from multitoken.methods import NamedMethod
 from multitoken.models.progress import Progress
-from multitoken.session.language_model import LanguageModel
+from multitoken.session.language_model import DEFAULT_METHOD, LanguageModel
 from multitoken.session.output import Result
 
 REFERENCE = "plain"
@@ -36,7 +36,7 @@ class CompareCommand(GenerationFlags):
     method: str = Field(REFERENCE, description="see --methods", json_schema_extra={"cli": False})
     option: dict[str, Any] = Field({}, description="see --methods", json_schema_extra={"cli": False})
     methods: list[str] = Field(
-        ["probe"],
+        [DEFAULT_METHOD],
         min_length=1,
         description="methods, parted by commas, each NAME or NAME:OPTION=VALUE:...; plain is always run as reference",
     )

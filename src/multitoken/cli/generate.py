@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from multitoken.cli.generation import GenerationFlags
 from multitoken.cli.prompts import Item, read_items, read_prompt
 from multitoken.cli.show import SpanPrinter, console, errors, print_json
 from multitoken.errors import DataError, OptionError
+from multitoken.methods import NamedMethod
+from multitoken.session.options import GenerateOptions
 from multitoken.session.output import Result
 
 
@@ -34,6 +38,10 @@ def run_generate(options: GenerateCommand) -> int:
         return _batch(options, options.jsonl)
     if options.out is not None:
         raise OptionError("out", str(options.out), "goes with --jsonl; redirect standard output for a single prompt")
+    if options.show_spans and options.as_json:
+        raise OptionError("show_spans", True, "has nothing to colour in JSON, which lists the spans; leave it out")
+    if options.group > 1:
+        raise OptionError("group", options.group, "goes with --jsonl; a single prompt is answered alone")
     prompt = read_prompt(options.prompt, options.file)
     method = options.create_method()
     model = options.open()
@@ -60,12 +68,13 @@ def _batch(options: GenerateCommand, source: Path) -> int:
         raise OptionError("show_spans", True, "has nothing to colour in a batch; leave it out")
     items = read_items(source)
     method = options.create_method()
+    marks = [asked(item, options, method) for item in items]
     model = options.open()
 
     def answer(part: Sequence[Item]) -> list[dict[str, Any]]:
         try:
             results = model.generate(
-                [item.prompt for item in part], method, raw=False, batch_size=options.group, **options.generation
+                [item.prompt for item in part], method, raw=options.raw, batch_size=options.group, **options.generation
             )
         except OptionError as error:
             lines = f"line {part[0].line}" if len(part) == 1 else f"lines {part[0].line} to {part[-1].line}"
@@ -73,13 +82,27 @@ def _batch(options: GenerateCommand, source: Path) -> int:
         assert isinstance(results, list)
         return [result.to_dict() for result in results]
 
-    skipped = run_batch(items, options.out, answer, options.group, options.progress)
+    skipped = run_batch(items, marks, options.out, answer, options.group, options.progress)
     report = {"out": str(options.out), "prompts": len(items), "already_there": skipped}
     if options.as_json:
         print_json(report)
     else:
         errors().print(f"{len(items)} answers in {options.out}, {skipped} of them from before", markup=False)
     return 0
+
+
+def asked(item: Item, options: GenerateCommand, method: NamedMethod) -> str:
+    """A short hash of all that decides an answer, to tell whether one that is there answers the same question."""
+    how = {
+        "prompt": item.prompt,
+        "raw": options.raw,
+        "model": options.model,
+        "dtype": options.dtype,
+        "method": method.name,
+        "option": method.options.model_dump(mode="json"),
+        "generation": GenerateOptions(**options.generation).model_dump(mode="json"),
+    }
+    return sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def summary(result: Result) -> str:

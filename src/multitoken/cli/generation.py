@@ -11,7 +11,7 @@ from multitoken.api import load
 from multitoken.cli.methods import parse_method
 from multitoken.cli.models import ModelFlags
 from multitoken.cli.prompts import Messages
-from multitoken.methods import NamedMethod, available
+from multitoken.methods import NamedMethod
 from multitoken.session.language_model import DEFAULT_METHOD, LanguageModel
 from multitoken.session.options import GenerateOptions
 from multitoken.session.output import Result
@@ -20,15 +20,11 @@ from multitoken.session.session import Chunk
 WARM_UP_TOKENS = 4
 
 
-def default_method() -> str:
-    return DEFAULT_METHOD if DEFAULT_METHOD in available() else "probe"
-
-
 class GenerationFlags(ModelFlags, GenerateOptions):
     """Model, method and `GenerateOptions`."""
 
     method: str = Field(
-        default_factory=default_method,
+        DEFAULT_METHOD,
         description="NAME, or NAME:OPTION=VALUE:... (multitoken methods lists them)",
     )
     option: dict[str, Any] = Field(

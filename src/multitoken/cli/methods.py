@@ -35,7 +35,9 @@ def parse_method(text: str, extra: Mapping[str, Any] | None = None) -> MethodSpe
 
 
 def parse_methods(texts: list[str]) -> list[MethodSpec]:
-    """Several specs, parted by commas; a comma before a number is part of a value."""
+    """Several specs, parted by commas; a comma before a number is part of a value. Never none."""
+    if not split_specs(texts):
+        raise OptionError("methods", ",".join(texts), f"name at least one of {', '.join(available())}")
     return [parse_method(text) for text in split_specs(texts)]
 
 

@@ -39,11 +39,11 @@ def read_prompt(prompt: str | None, file: Path | None) -> str:
     elif file is not None:
         text, name = read_text(file), str(file)
     else:
-        text, name = str(prompt), "argument"
-    if name != "argument":
+        text, name = str(prompt), "the argument"
+    if name != "the argument":
         text = text.rstrip("\r\n")  # the line end that editors and echo add is not part of the prompt
     if not text.strip():
-        raise OptionError("prompt", text, f"the {name} holds no text; give some")
+        raise OptionError("prompt", text, f"{name} holds no text; give some")
     return text
 
 

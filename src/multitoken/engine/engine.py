@@ -310,7 +310,7 @@ def check_request(request: Request, backbone: Backbone) -> None:
         raise OptionError(
             "prompt", f"{len(request.prompt)} tokens", f"shorten it below the model's context of {limit} tokens"
         )
-    for option, tokens in (("logit_bias", request.sampling.logit_bias), ("stop_tokens", request.stop_tokens)):
+    for option, tokens in (("logit_bias", request.sampling.logit_bias), ("stop_token_ids", request.stop_tokens)):
         if unknown := [token for token in tokens if not 0 <= token < backbone.vocab_size]:
             raise OptionError(option, unknown[0], f"use token ids from 0 to {backbone.vocab_size - 1}")
     if request.logprobs is not None:

@@ -6,6 +6,7 @@ known to the Python API, the command line, the server and the benchmark.
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,7 +18,7 @@ from multitoken.errors import OptionError
 class MethodOptions(BaseModel):
     """Base of a method's options: typed, immutable, unknown keys are errors. Field descriptions are the help texts."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class NamedMethod(Method):
@@ -61,10 +62,31 @@ def validated(schema: type[S], values: dict[str, Any], owner: str) -> S:
     try:
         return schema(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        option = ".".join(str(part) for part in first["loc"]) or owner
-        if first["type"] == "extra_forbidden":
-            known = ", ".join(schema.model_fields) or "none"
-            raise OptionError(option, first["input"], f"unknown option of {owner}; it has: {known}") from None
+        found = error.errors()
+        first = found[0]
         message = first["msg"].removeprefix("Value error, ")
-        raise OptionError(option, first.get("input"), f"{message} ({owner})") from None
+        if not first["loc"]:
+            option, value = _culprit(schema, values, message, owner)
+            raise OptionError(option, value, f"{message} ({owner})") from None
+        option = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(field.alias or name for name, field in schema.model_fields.items()) or "none"
+            raise OptionError(option, first["input"], f"unknown option of {owner}; it has: {known}") from None
+        # A field that takes several kinds of values has an error for each, with the kind as second part of its place.
+        kinds = [
+            e["msg"] for e in found if len(e["loc"]) == 2 and e["loc"][0] == first["loc"][0] and e["loc"][1] != "[key]"
+        ]
+        if len(kinds) > 1 and isinstance(first["loc"][1], str):
+            option, message = str(first["loc"][0]), ", or ".join(kinds)
+        raise OptionError(
+            option, first.get("input"), f"{message.replace('Input should be', 'must be')} ({owner})"
+        ) from None
+
+
+def _culprit(schema: type[BaseModel], values: dict[str, Any], message: str, owner: str) -> tuple[str, Any]:
+    """The option, with its value, that the message of a check of several options names first."""
+    words = re.findall(r"\w+", message)
+    option = next((word for word in words if word in schema.model_fields), None)
+    if option is None:
+        return owner, values
+    return option, values.get(option, schema.model_fields[option].get_default(call_default_factory=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from multitoken.engine.draft import Draft
@@ -36,6 +36,12 @@ class FusedOptions(MethodOptions):
     init: Init = Field("vocab", description="probe vectors, as in the probe method")
     rescore: float = Field(1.0, ge=0, description="weight of the next-token table in a candidate's score (0: off)")
     table_seconds: float = Field(120.0, gt=0, description="time to make the next-token table, as in the probe method")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FusedOptions:
+        if self.probes and self.block_size < self.probes + 2:
+            raise ValueError(f"block_size must be {self.probes + 2} or more to hold a root, a candidate and its probes")
+        return self
 
 
 @dataclass(slots=True)
