@@ -182,6 +182,8 @@ class Auto(NamedMethod):
 
     def _best_size(self, rows: Sequence[Row], trees: Sequence[Candidates]) -> int:
         """Root and nodes per row that maximise expected tokens less their price."""
+        if not any(len(tree) for tree in trees):
+            return 1  # the common case on text that nothing foresees; it must cost next to nothing
         tokens = sum(self._tokens(row, tree) for row, tree in zip(rows, trees, strict=True)) / len(rows)
         return int(self._choices[int(np.argmax(tokens - self._price(self._choices, len(rows))))])
 

@@ -23,22 +23,25 @@ def mixed_tree(tokens: Sequence[int], history: History, base: Base, depth: int, 
     pool = Candidates([], [], [])
     tail = tuple(tokens[-LONGEST:])
     front: list[tuple[int, tuple[int, ...], float]] = [(ROOT, tail, 0.0)]
+    bar = LEAST
     for level in range(1, depth + 1):
         bases = base(level, [path[-1] for _, path, _ in front])
         grown: list[tuple[float, int, tuple[int, ...], int]] = []
         for index, (node, path, score) in enumerate(front):
             mixed = blend(bases[index] if bases else {}, history.votes(path))
+            least = math.exp(bar - score)
             for token, probability in mixed.items():
-                if probability > 0 and (total := score + math.log(probability)) > LEAST:
-                    grown.append((total, node, path, token))
+                if probability > least:
+                    grown.append((score + math.log(probability), node, path, token))
         grown.sort(key=lambda entry: -entry[0])
         first = len(pool)
         for total, node, _, token in grown[:nodes]:
             pool.tokens.append(token)
             pool.parents.append(node)
             pool.scores.append(total)
-        # A child is never likelier than its parent: a front below the nodes-th best path cannot enter the tree.
-        bar = sorted(pool.scores, reverse=True)[nodes - 1] if len(pool) >= nodes else -math.inf
+        # A child is never likelier than its parent: what is below the nodes-th best path so far cannot enter the tree.
+        if len(pool) >= nodes:
+            bar = sorted(pool.scores, reverse=True)[nodes - 1]
         front = [
             (first + i, (*path, token)[-LONGEST:], total)
             for i, (total, _, path, token) in enumerate(grown[: min(nodes, EXPANDED)])
