@@ -1,0 +1,1 @@
+"""OpenAI-compatible HTTP server on one engine, with continuous batching and a playground page (extra ``server``)."""
