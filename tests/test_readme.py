@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from multitoken.cli import main
+from multitoken.cli.flags import default_text
+from multitoken.methods import available
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -62,3 +64,19 @@ def test_local_links_lead_somewhere():
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text("utf-8")):
             if not target.startswith(("http://", "https://")):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_index_leads_to_every_page():
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert pages == {target for target in re.findall(r"\]\(([^)]+)\)", index) if target.endswith(".md")}
+    assert "(docs/api.md)" in README and "(docs/benchmark.md)" in README
+
+
+@pytest.mark.parametrize("name", [name for name, cls in available().items() if cls.Options.model_fields])
+def test_options_in_the_documentation_are_those_of_the_method(name):
+    page = (ROOT / "docs" / "methods.md").read_text("utf-8")
+    section = page.split(f"### {name}\n")[1].split("\n#")[0]
+    fields = available()[name].Options.model_fields.items()
+    expected = [(key, default_text(field.get_default(call_default_factory=True))) for key, field in fields]
+    assert re.findall(r"^\| `(\w+)` \| (.*?) \|", section, flags=re.MULTILINE) == expected

@@ -152,6 +152,7 @@ def test_very_short_answers(run, tiny, tokens):
         (["Hi", "--max-new-tokens", "many"], 2, ["max_new_tokens", "many"]),
         (["Hi", "--tokens", "3"], 2, ["--tokens", "--help"]),
         ([""], 2, ["prompt"]),
+        (["\udcff"], 2, ["prompt", "UTF-8"]),
         ([], 2, ["prompt", "--file"]),
         (["x" * 300, "--method", "plain"], 2, ["prompt", "context of 256"]),
         (["Hi", "--file", "x"], 2, ["not both"]),

@@ -19,8 +19,8 @@ from multitoken.session.language_model import LanguageModel
 
 WIDE = 100
 NEXT = """Try next:
-  multitoken chat --method probe --show-spans          talk with the model
-  multitoken compare "Your prompt" --methods pld,probe which method pays on your words?
+  multitoken chat --show-spans                         talk with the model
+  multitoken compare "Your prompt" --methods pld,auto  which method pays on your words?
   multitoken methods                                   all methods and their options
   multitoken inspect cost                              what a forward costs on this machine
   multitoken generate --help                           sampling, stop strings, files, batches"""

@@ -68,6 +68,10 @@ def _item(line: str, where: str, index: int, number: int) -> Item:
         found = json.loads(line)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: not JSON: {error.msg} at column {error.colno}") from None
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: holds half of a surrogate pair; write the whole character") from None
     if not isinstance(found, dict):
         raise DataError(f'{where}: must be an object like {{"prompt": "Hello"}}')
     unknown = [key for key in found if key not in KEYS]

@@ -75,6 +75,10 @@ def _render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> 
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str, special: bool) -> list[int]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # half of a surrogate pair, or a byte of a command line that is not UTF-8
+        raise OptionError("prompt", text[error.start], "is no Unicode character; give UTF-8 text") from None
     found = [int(token) for token in tokenizer(text, add_special_tokens=special)["input_ids"]]  # type: ignore[union-attr]
     if not found:
         raise OptionError("prompt", text, "it has no tokens; give some text")
