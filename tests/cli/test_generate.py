@@ -176,7 +176,7 @@ def test_models_that_cannot_be_read(run, tiny, tmp_path):
     for file in tiny.iterdir():
         data = file.read_bytes()
         (copy / file.name).write_bytes(data[: len(data) // 2] if file.suffix == ".safetensors" else data)
-    one_line_error(run("generate", "Hi", "-m", copy, *FAST), 1, "copy")
+    one_line_error(run("generate", "Hi", "-m", copy, *FAST), 1, "copy", "download its files again")
 
 
 def test_a_prompt_file_that_is_not_utf8(run, tiny, tmp_path):
@@ -209,6 +209,10 @@ def test_chat(run, tiny, model, monkeypatch):
     ]
     expected = model.generate(messages, "plain", max_new_tokens=4, ignore_eos=True)
     assert second["token_ids"] == expected.token_ids
+
+
+def test_chat_refuses_what_it_would_ignore(run, tiny):
+    one_line_error(run("chat", "-m", tiny, "--show-spans", "--json"), 2, "show_spans", "JSON")
 
 
 def test_chat_streams_and_ends_with_its_input(run, tiny, monkeypatch):

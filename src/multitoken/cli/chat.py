@@ -22,6 +22,8 @@ class ChatCommand(GenerationFlags):
 
 
 def run_chat(options: ChatCommand) -> int:
+    if options.show_spans and options.as_json:
+        raise OptionError("show_spans", True, "has nothing to colour in JSON, which lists the spans; leave it out")
     method = options.create_method()
     model = options.open()
     if model.tokenizer.chat_template is None:

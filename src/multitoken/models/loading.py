@@ -210,6 +210,8 @@ def _reading(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if Path(name).is_dir():
+            raise ModelError(f"cannot load model {name!r}: {first[:200]}; copy or download its files again") from error
         bundled = ", ".join(bundled_names())
         raise ModelError(
             f"cannot load model {name!r}: {first[:200]}; use a bundled name ({bundled}), a checkpoint folder, "
