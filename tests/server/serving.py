@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -103,3 +104,20 @@ def wait_for(condition: Any, seconds: float = 10.0) -> None:
         if time.monotonic() > until:
             raise TimeoutError("the condition does not come to hold")
         time.sleep(0.01)
+
+
+def joined(client: httpx.Client, path: str, body: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    """Text of a one-choice stream, and its chunks. Fails unless the stream ends with [DONE]."""
+    with client.stream("POST", path, json={**body, "stream": True}) as answer:
+        assert answer.status_code == 200, answer.read()
+        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    chunks = [json.loads(line) for line in lines[:-1]]
+    return "".join(text_of(chunk) for chunk in chunks), chunks
+
+
+def text_of(chunk: dict[str, Any]) -> str:
+    """Text that a chunk of either endpoint adds."""
+    return "".join(
+        choice["delta"].get("content", "") if "delta" in choice else choice["text"] for choice in chunk["choices"]
+    )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from multitoken.errors import DataError
@@ -122,7 +123,8 @@ class LimitedBody:
         if message["type"] == "http.request":
             self._left -= len(message.get("body", b""))
             if self._left < 0:
-                raise too_large(self._limit)
+                # FastAPI passes on this kind of error only from a body.
+                raise HTTPException(413, too_large(self._limit).message)
         return message
 
 

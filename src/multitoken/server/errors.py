@@ -127,7 +127,7 @@ def install(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        known = {404: "no such path", 405: "this path does not take that HTTP method"}
+        known = {404: "no such path", 405: "this path does not take that HTTP method", 413: str(error.detail)}
         reply = ApiError(error.status_code, known.get(error.status_code, "the request cannot be read")).response()
         reply.headers.update(error.headers or {})
         return reply

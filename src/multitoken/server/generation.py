@@ -86,9 +86,8 @@ async def chunks(
         if (opening := shape.opening(choice)) is not None:
             yield opening
     async for choice, piece in merged(choices):
-        offset = len(choice.text)
         choice.add(piece)
-        if (chunk := shape.part(choice, piece, offset)) is not None:
+        if (chunk := shape.part(choice, piece)) is not None:
             yield chunk
     if with_usage:
         yield shape.usage_chunk(choices, prompt_tokens)

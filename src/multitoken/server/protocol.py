@@ -196,6 +196,13 @@ class CompletionRequest(Generation):
     )
     logprobs: int | None = Field(None, ge=0, le=20, description="alternatives to report per token")
 
+    @field_validator("prompt")
+    @classmethod
+    def _not_empty(cls, value: Any) -> Any:
+        if not value:
+            raise ValueError("give some text or at least one token")
+        return value
+
     @property
     def logprob_count(self) -> int | None:
         return self.logprobs

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ class Choice:
 
     Attributes:
         cut: the server ended it on shutdown.
+        letters, decoder: how far `offsets` has come.
     """
 
     index: int
@@ -30,6 +32,16 @@ class Choice:
     spans: list[int] = field(default_factory=list)
     result: Result | None = None
     cut: bool = False
+    letters: int = 0
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+    def offsets(self, written: Iterable[bytes]) -> list[int]:
+        """Where the next tokens, of these bytes, begin in the text: a character that spans tokens begins once."""
+        found = []
+        for data in written:
+            found.append(self.letters)
+            self.letters += len(self.decoder.decode(data))
+        return found
 
     def add(self, piece: Piece) -> None:
         self.text += piece.text
@@ -78,13 +90,13 @@ class Shape:
         """What a stream sends before a choice's first piece."""
         return None
 
-    def part(self, choice: Choice, piece: Piece, offset: int) -> dict[str, Any] | None:
-        """The piece as a chunk; None if it shows nothing that was asked for. ``offset``: characters before it."""
+    def part(self, choice: Choice, piece: Piece) -> dict[str, Any] | None:
+        """The piece as a chunk; None if it shows nothing that was asked for."""
         bare = not (piece.text or piece.last)
         if bare and not (self.spans and piece.span) and not (self.logprobs and piece.logprobs):
             return None
         entry = self._delta(choice, piece)
-        entry["logprobs"] = self._logprobs(piece.logprobs, offset) if self.logprobs else None
+        entry["logprobs"] = self._logprobs(choice, piece.logprobs) if self.logprobs else None
         entry["finish_reason"] = choice.finish_reason if piece.last else None
         if self.spans:
             entry["spans"] = [piece.span] if piece.span else []
@@ -98,7 +110,7 @@ class Shape:
 
     def _whole(self, choice: Choice) -> dict[str, Any]:
         entry = self._content(choice)
-        entry["logprobs"] = self._logprobs(choice.logprobs, 0) if self.logprobs else None
+        entry["logprobs"] = self._logprobs(choice, choice.logprobs) if self.logprobs else None
         entry["finish_reason"] = choice.finish_reason
         if self.spans:
             entry["spans"] = choice.spans
@@ -116,7 +128,7 @@ class Shape:
     def _delta(self, choice: Choice, piece: Piece) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _logprobs(self, entries: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    def _logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
         raise NotImplementedError
 
 
@@ -137,7 +149,7 @@ class ChatShape(Shape):
     def _delta(self, choice: Choice, piece: Piece) -> dict[str, Any]:
         return {"index": choice.index, "delta": {"content": piece.text} if piece.text else {}}
 
-    def _logprobs(self, entries: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    def _logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
         return {"content": [self._entry(entry) for entry in entries], "refusal": None}
 
     def _entry(self, entry: TokenLogprob) -> dict[str, Any]:
@@ -159,16 +171,13 @@ class CompletionShape(Shape):
     def _delta(self, choice: Choice, piece: Piece) -> dict[str, Any]:
         return {"index": choice.index, "text": piece.text}
 
-    def _logprobs(self, entries: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-        offsets, written = [], b""
-        for entry in entries:
-            offsets.append(offset + len(written.decode("utf-8", "ignore")))
-            written += self.bytes.written(entry.token, self.skip_special)
+    def _logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        written = (self.bytes.written(entry.token, self.skip_special) for entry in entries)
         return {
             "tokens": [self.bytes.shown(entry.token) for entry in entries],
             "token_logprobs": [finite(entry.logprob) for entry in entries],
             "top_logprobs": [self._top(entry) for entry in entries],
-            "text_offset": offsets,
+            "text_offset": choice.offsets(written),
         }
 
     def _top(self, entry: TokenLogprob) -> dict[str, float]:
