@@ -104,7 +104,7 @@ class Auto(NamedMethod):
     """Chooses the draft of every step by measured costs and acceptance, lossless, and falls back to plain decoding."""
 
     name = "auto"
-    summary = "training-free: the fused tree, sized each step by measured cost and acceptance; never slower than plain"
+    summary = "training-free: the fused tree, sized each step by measured cost and acceptance, or none"
     Options = AutoOptions
     options: AutoOptions
 
