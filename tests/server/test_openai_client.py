@@ -10,9 +10,9 @@ import pytest
 openai = pytest.importorskip("openai", reason="openai's client is not installed (pip install 'multitoken[dev]')")
 
 from serving import Running
-from support import SPECIALS, byte_tokenizer
 
 from multitoken.server.tokens import byte_marks
+from support import SPECIALS, byte_tokenizer
 
 MESSAGES: Any = [{"role": "system", "content": "Short."}, {"role": "user", "content": "Say 🙂 something"}]
 

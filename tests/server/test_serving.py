@@ -158,7 +158,7 @@ def test_context_limit(tiny):
         fits = client.post("/v1/completions", json={"prompt": "x" * 30, "max_tokens": 10, "ignore_eos": True})
         assert fits.json()["usage"]["total_tokens"] == 40
     with pytest.raises(OptionError, match="max_context"):
-        make_state(tiny, ServerSettings(max_context=1000), "plain")
+        make_state(tiny, ServerSettings.model_validate({"max_context": 1000}), "plain")
 
 
 # -- who may come in -------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_taken_port_is_one_line(tiny):
     with running(tiny) as server:
         port = int(server.url.rpartition(":")[2])
         with pytest.raises(OptionError, match="port"):
-            bound(ServerSettings(port=port))
+            bound(ServerSettings.model_validate({"port": port}))
 
 
 # -- shutdown --------------------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import Scripted
 from serving import Running, joined, running
-from support import byte_tokenizer
 from torch import Tensor
 
 from multitoken.engine.draft import ROOT, Draft
 from multitoken.engine.row import Row
+from scripted import Scripted
+from support import byte_tokenizer
 
 TEXT = "Größe 🙂👩‍👩‍👧 — 漢字かな交じり文。שָׁלוֹם עולם! end"
 IDS = [*byte_tokenizer()(TEXT)["input_ids"], 2]
