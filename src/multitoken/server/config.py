@@ -17,9 +17,7 @@ class ServerSettings(BaseModel):
     host: str = Field("127.0.0.1", description="address to listen on; other machines reach only what is not loopback")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on (0: any free one)")
     served_name: str | None = Field(None, min_length=1, description="model's name in the API (default: its own)")
-    api_key_file: Path | None = Field(
-        None, description="file with one API key per line; requests must bear one"
-    )
+    api_key_file: Path | None = Field(None, description="file with one API key per line; requests must bear one")
     allow_host: list[str] = Field(
         default_factory=list,
         description="further Host names to answer, such as a proxy's (without API keys, a loopback server answers to "

@@ -20,10 +20,9 @@ const panes = { plain: new Pane(byId("panes"), "plain"), chosen: new Pane(byId("
 // -- form ------------------------------------------------------------------------------------------------------------
 
 function remember() {
-  const name = form.elements.method.value;
-  if (name) optionsOf[name] = options.values();
-  const set = Object.keys(optionsOf[name] ?? {}).length;
-  byId("options-count").textContent = set || "";
+  // While another method is being chosen, the fields are still those of the one before.
+  if (options.method) optionsOf[options.method] = options.values();
+  byId("options-count").textContent = Object.keys(options.values()).length || "";
   settings.save({ form: settings.fromForm(form), options: optionsOf });
 }
 
@@ -35,7 +34,7 @@ function showMethod() {
   const method = methods.get(form.elements.method.value);
   if (!method) return;
   byId("method-summary").textContent = method.summary;
-  options.show(method.options, optionsOf[method.name]);
+  options.show(method.name, method.options, optionsOf[method.name]);
   if (!running) panes.chosen.rename(method.name);
   remember();
 }

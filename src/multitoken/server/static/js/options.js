@@ -5,19 +5,21 @@ export class OptionForm {
   constructor(host, changed) {
     this.host = host;
     this.fields = new Map();
+    this.method = null;
     host.addEventListener("input", changed);
   }
 
-  /** Show the options of `schema`, filled with `values`. */
-  show(schema, values = {}) {
+  /** Show the options of method `name`, filled with `values`. */
+  show(name, schema, values = {}) {
+    this.method = name;
     this.fields.clear();
     this.host.textContent = "";
-    for (const [name, property] of Object.entries(schema.properties ?? {})) {
+    for (const [option, property] of Object.entries(schema.properties ?? {})) {
       const input = inputFor(property);
-      if (name in values) input.value = asText(values[name]);
-      input.name = `method_options.${name}`;
-      this.fields.set(name, { input, property });
-      this.host.append(labelled(name, input, property));
+      if (option in values) input.value = asText(values[option]);
+      input.name = `method_options.${option}`;
+      this.fields.set(option, { input, property });
+      this.host.append(labelled(option, input, property));
     }
     if (!this.fields.size) this.host.textContent = "This method has none.";
   }
