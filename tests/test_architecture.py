@@ -49,3 +49,9 @@ def test_imports_point_downward(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_are_short(path):
     assert len(path.read_text().splitlines()) <= 400
+
+
+def test_test_files_have_names_of_their_own():
+    """Without packages, two test files of one name cannot be collected together."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
