@@ -44,7 +44,7 @@ def run_serve(options: ServeCommand) -> int:
         level=logging.WARNING if options.quiet else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    for noisy in ("httpx", "httpcore", "urllib3", "filelock"):
+    for noisy in ("uvicorn", "httpx", "httpcore", "urllib3", "filelock"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     spec = parse_method(options.method, options.option)
     spec.create()  # its options are checked before the model is loaded

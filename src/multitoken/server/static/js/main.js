@@ -35,7 +35,8 @@ function showMethod() {
   if (!method) return;
   byId("method-summary").textContent = method.summary;
   options.show(method.name, method.options, optionsOf[method.name]);
-  if (!running) panes.chosen.rename(method.name);
+  // An answer that is still shown keeps the name of the method that gave it.
+  if (panes.chosen.element.dataset.state === "idle") panes.chosen.rename(method.name);
   remember();
 }
 
