@@ -125,7 +125,7 @@ def check(outcomes: list[Outcome]) -> None:
 
 def test_clients_at_once_get_their_own_answers(tiny):
     with running(tiny, max_rows=6, max_queue=8) as server:
-        wanted = asks(40, seed=1)
+        wanted = asks(30, seed=1)
         alone(server, wanted)
         check(put_under_load(server, wanted, clients=16))
         wait_for(lambda: server.state.worker.idle, 5)

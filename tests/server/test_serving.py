@@ -55,6 +55,32 @@ def test_requests_join_and_leave_between_steps(tiny):
         long.close()
 
 
+def test_a_long_prompt_does_not_hold_up_the_others(tiny):
+    steps: list[tuple[int, set[int]]] = []  # sequences in the engine, and those that the forward brought something to
+    with running(tiny) as server, server.client() as client:
+        session = server.state.worker._session
+        session.engine._chunk = 8
+        step = session.step
+
+        def noted() -> Any:
+            chunks = step()
+            steps.append((session.active, {id(chunk.handle) for chunk in chunks}))
+            return chunks
+
+        session.step = noted  # type: ignore[method-assign]
+        running_one = open_stream(client)
+        lines = running_one.iter_lines()  # kept: the stream ends with its iterator
+        next(lines)
+        first = next(iter(steps[-1][1] or steps[0][1]))
+        client.post("/v1/completions", json={"prompt": "y" * 160, "max_tokens": 1})
+        running_one.close()
+    admitted = next(place for place, (active, _) in enumerate(steps) if active == 2)
+    answered = next(place for place, (_, brought) in enumerate(steps) if brought - {first})
+    others = sum(first in brought for _, brought in steps[admitted:answered])
+    assert answered - admitted >= 30  # 20 chunks, and a step of the other between any two
+    assert others >= 15
+
+
 def test_an_answer_is_the_same_alone_and_among_others(tiny):
     bodies = [
         {
