@@ -72,7 +72,7 @@ class Page:
         self.browser, self.server = browser, server
 
     def open(self) -> None:
-        self.browser.get(self.server.url)
+        self.browser.get(f"{self.server.url}/version")  # the page itself would store its settings again
         self.browser.execute_script("localStorage.clear(); sessionStorage.clear()")
         self.reload()
 

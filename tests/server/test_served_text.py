@@ -55,7 +55,7 @@ def writer(tiny) -> Iterator[Running]:
         yield made
 
 
-@pytest.mark.parametrize("width", [0, 2, 5, 16])
+@pytest.mark.parametrize("width", [0, 3, 16])
 @pytest.mark.parametrize("stop", [None, "字か", "ם ע", "\u200d👧", ["nowhere", "文。", "じり"], "d"])
 def test_a_stream_joins_to_the_whole_in_any_script(writer: Running, width: int, stop: Any):
     body = {"prompt": "x", "max_tokens": 200, "temperature": 0, "method_options": {"width": width}, "stop": stop}
