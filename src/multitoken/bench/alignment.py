@@ -22,8 +22,8 @@ from multitoken.engine.engine import Engine
 from multitoken.engine.method import Method
 from multitoken.engine.row import Request
 from multitoken.errors import ModelError, OptionError
+from multitoken.methods.probe.survey import probe_block
 from multitoken.models.backbone import Backbone
-from multitoken.models.block import Block
 
 ProbeVector = Callable[[Sequence[int]], Tensor]
 """Prompt token ids -> the probe's input vector, [d]."""
@@ -118,23 +118,8 @@ def probe_text(
 
     Returns the cosines, float64 [depths, M], and whether the token after the probe's place is in its top K, bool [M].
     """
-    length, count = len(text), len(owners)
-    device = backbone.device
-    visible = torch.eye(length + count, dtype=torch.bool)
-    visible[:length, :length] = torch.ones(length, length, dtype=torch.bool).tril()
-    visible[length:, :length] = torch.arange(length)[None] <= owners[:, None]
-    tokens = torch.zeros(1, length + count, dtype=torch.int64)
-    tokens[0, :length] = torch.tensor(list(text))
-    probe_mask = torch.zeros_like(tokens, dtype=torch.bool)
-    probe_mask[0, length:] = True
-    block = Block(
-        tokens=tokens.to(device),
-        positions=torch.cat([torch.arange(length), owners + 1])[None].to(device),
-        visible=visible[None].to(device),
-        vectors=vector.to(device).expand(count, -1),
-        vector_index=torch.arange(length, length + count, device=device),
-        probe_mask=probe_mask.to(device),
-    )
+    length, device = len(text), backbone.device
+    block = probe_block(text, owners.tolist(), vector.to(device).expand(len(owners), 1, -1))
     cache = backbone.new_cache()
     cache.add_row()
     with layer_states(backbone) as states:

@@ -41,12 +41,14 @@ def probe_block(tokens: Sequence[int], owners: Sequence[int], vectors: Tensor) -
     positions = torch.cat([steps, (owner[:, None] + 1 + torch.arange(probes, device=device)).flatten()])
     ids = torch.zeros(size, dtype=torch.int64, device=device)
     ids[:length] = torch.tensor(list(tokens), device=device)
+    index = torch.arange(size, device=device)
     return Block(
         tokens=ids[None],
         positions=positions[None],
         visible=visible[None],
         vectors=vectors.flatten(0, 1),
-        vector_index=torch.arange(length, size, device=device),
+        vector_index=index[length:],
+        probe_mask=(index >= length)[None],
     )
 
 
