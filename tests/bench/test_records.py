@@ -68,7 +68,7 @@ def test_a_full_disk_keeps_what_is_there(tmp_path, monkeypatch):
         def full(_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("multitoken.bench.records.os.fsync", full)
+        monkeypatch.setattr("os.fsync", full)
         with pytest.raises(DataError, match="1 questions are kept"):
             journal.append([record("b")])
     assert path.read_bytes() == before

@@ -7,7 +7,6 @@ and its question is asked again.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from multitoken.errors import DataError
+from multitoken.storage import LineFile
 
 
 class Record(BaseModel):
@@ -110,13 +110,13 @@ class Journal:
         self.records: list[QuestionRecord] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            self._file = LineFile(path, sync=True)
         except OSError as error:
             raise DataError(f"cannot write {path}: {error.strerror}; choose another --out") from error
         try:
             self._open(settings)
         except BaseException:
-            os.close(self._file)
+            self._file.close()
             raise
 
     def append(self, records: Sequence[QuestionRecord]) -> None:
@@ -130,15 +130,13 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._file)
+        self._file.close()
 
     def _open(self, settings: dict[str, Any]) -> None:
-        lines = self.path.read_bytes().splitlines(keepends=True)
+        lines = self._file.lines()
         if lines and not lines[-1].endswith(b"\n"):
             lines.pop()
-        self._end = sum(len(line) for line in lines)
-        os.ftruncate(self._file, self._end)
-        os.lseek(self._file, self._end, os.SEEK_SET)
+        self._file.keep(lines)
         if not lines:
             self._write(json.dumps({"settings": settings}) + "\n")
             return
@@ -169,16 +167,10 @@ class Journal:
             ) from None
 
     def _write(self, text: str) -> None:
-        data = text.encode()
-        written = 0
         try:
-            while written < len(data):
-                written += os.write(self._file, data[written:])
-            os.fsync(self._file)
+            self._file.append(text)
         except OSError as error:
-            os.ftruncate(self._file, self._end)
             raise DataError(
                 f"cannot write {self.path}: {error.strerror}; {len(self.records)} questions are kept, and the same "
                 "command goes on there"
             ) from error
-        self._end += len(data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,7 @@ from multitoken.cli.files import write_error
 from multitoken.cli.prompts import Item
 from multitoken.errors import DataError
 from multitoken.models.progress import Progress
+from multitoken.storage import LineFile
 
 Answer = Callable[[Sequence[Item]], list[dict[str, Any]]]
 
@@ -26,31 +26,24 @@ class ResumableLines:
 
     def __init__(self, path: Path):
         self.path = path
+        self.done: list[tuple[Any, str]] = []
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            self._file = LineFile(path)
         except OSError as error:
             raise write_error(path, error) from error
-        self.done: list[tuple[Any, str]] = []
-        self._end = 0
         try:
             self._repair()
         except BaseException:
-            os.close(self._file)
+            self._file.close()
             raise
 
     def append(self, record: dict[str, Any]) -> None:
-        data = (json.dumps(record, ensure_ascii=False) + "\n").encode()
-        written = 0
         try:
-            while written < len(data):
-                written += os.write(self._file, data[written:])
+            self._file.append(json.dumps(record, ensure_ascii=False) + "\n")
         except OSError as error:
-            os.ftruncate(self._file, self._end)
-            os.lseek(self._file, self._end, os.SEEK_SET)
             raise DataError(
                 f"{write_error(self.path, error)}; {len(self.done)} lines are kept, and the same command goes on there"
             ) from error
-        self._end += len(data)
         self.done.append((record["id"], record["asked"]))
 
     def __enter__(self) -> Self:
@@ -59,11 +52,10 @@ class ResumableLines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._file)
+        self._file.close()
 
     def _repair(self) -> None:
-        with open(self.path, "rb") as file:
-            lines = file.read().splitlines(keepends=True)
+        lines = self._file.lines()
         for number, line in enumerate(lines, 1):
             record = _record(line)
             if record is None and number == len(lines):
@@ -71,9 +63,7 @@ class ResumableLines:
             if record is None:
                 raise DataError(f"{self.path} line {number}: not a line that this command wrote; choose another --out")
             self.done.append((record["id"], record["asked"]))
-            self._end += len(line)
-        os.ftruncate(self._file, self._end)
-        os.lseek(self._file, self._end, os.SEEK_SET)
+        self._file.keep(lines[: len(self.done)])
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

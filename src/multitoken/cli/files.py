@@ -7,9 +7,10 @@ import os
 import tempfile
 from pathlib import Path
 
+from multitoken import storage
 from multitoken.errors import DataError
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {*storage.FULL, errno.EFBIG}
 
 
 def read_text(path: Path) -> str:

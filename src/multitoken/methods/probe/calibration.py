@@ -16,13 +16,12 @@ from torch import Tensor
 from multitoken.engine.engine import Engine
 from multitoken.engine.row import Request
 from multitoken.engine.sampling import Sampling
-from multitoken.errors import ModelError
 from multitoken.methods.plain import Plain
 from multitoken.methods.probe.survey import probe_hidden
 from multitoken.methods.probe.vectors import EmbeddingStatistics
 from multitoken.models.backbone import Backbone
 from multitoken.models.progress import Progress
-from multitoken.storage import cache_dir, write_atomically
+from multitoken.storage import cache_dir, read_back, write_atomically
 
 TEXTS = 6
 LENGTH = 96
@@ -45,10 +44,7 @@ def calibrated_vector(backbone: Backbone, statistics: EmbeddingStatistics, progr
     """The best vector of this model, float32 [d]: from the cache, or found now and kept."""
     path = calibration_path(backbone)
     if path.is_file():
-        try:
-            return load_file(str(path))["vector"].to(backbone.device)
-        except Exception as error:
-            raise ModelError(f"{path}: cannot be read ({error}); delete it and it will be made again") from error
+        return read_back(path, lambda file: load_file(str(file))["vector"].to(backbone.device))
     found = calibrate(backbone, statistics, progress=progress)
     metadata = {"winner": found.winner, **{f"hits {name}": f"{share:.4f}" for name, share in found.hits.items()}}
     tensors = {"vector": found.vector.cpu().contiguous()}

@@ -16,11 +16,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from multitoken.errors import ModelError
 from multitoken.models.backbone import Backbone
 from multitoken.models.block import Block, causal_block
 from multitoken.models.progress import Progress
-from multitoken.storage import cache_dir, write_atomically
+from multitoken.storage import cache_dir, read_back, write_atomically
 
 KEPT = 128
 SLOTS = 256
@@ -103,10 +102,7 @@ def next_token_table(backbone: Backbone, seconds: float | None = None, progress:
     path = table_path(backbone)
     for known in (shipped_path(backbone), path):
         if known.is_file():
-            try:
-                return NextTokenTable.load(known, backbone.device)
-            except Exception as error:
-                raise ModelError(f"{known}: cannot be read ({error}); delete it and it will be made again") from error
+            return read_back(known, lambda file: NextTokenTable.load(file, backbone.device))
     table = make_table(backbone, seconds, progress=progress)
     table.save(path)
     return table
