@@ -67,7 +67,7 @@ class EngineCompetitor:
         self._engine, self._method = engine, entry.method
         self.label, self.options = entry.label, entry.options
         self.name, self.lossless = entry.method.name, entry.method.lossless
-        self.dtype = str(engine.backbone.dtype).removeprefix("torch.")
+        self.dtype = engine.backbone.dtype_name
 
     def answer(self, tasks: Sequence[Task]) -> list[Trace]:
         with PeakMemory(self._engine.backbone.device) as memory:

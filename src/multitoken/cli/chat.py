@@ -8,7 +8,7 @@ from pydantic import Field
 
 from multitoken.cli.generate import summary
 from multitoken.cli.generation import GenerationFlags
-from multitoken.cli.show import SpanPrinter, console, errors, print_json
+from multitoken.cli.show import errors, print_json
 from multitoken.errors import ModelError, OptionError
 
 HELP = "an empty line is ignored; /reset forgets the conversation, /exit (or Ctrl-D) ends it"
@@ -57,13 +57,7 @@ def _answer(options: ChatCommand, model, messages: list[dict[str, str]], method)
         result = options.generate(model, messages, method)
         print_json(result.to_dict())
         return result.text
-    printer = SpanPrinter(console(), options.show_spans)
-    result = None
-    for piece in options.stream(model, messages, method):
-        printer.add(piece.text)
-        result = piece.result or result
-    printer.end()
-    assert result is not None
+    result = options.print_stream(model, messages, method, options.show_spans)
     errors().print(summary(result), style="dim", markup=False)
     return result.text
 

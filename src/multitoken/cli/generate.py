@@ -13,7 +13,7 @@ from pydantic import Field
 from multitoken.cli.batch import run_batch
 from multitoken.cli.generation import GenerationFlags
 from multitoken.cli.prompts import Item, read_items, read_prompt
-from multitoken.cli.show import SpanPrinter, console, errors, print_json
+from multitoken.cli.show import errors, print_json
 from multitoken.errors import DataError, OptionError
 from multitoken.methods import NamedMethod
 from multitoken.session.options import GenerateOptions
@@ -48,13 +48,8 @@ def run_generate(options: GenerateCommand) -> int:
     if options.as_json:
         print_json(options.generate(model, prompt, method).to_dict())
         return 0
-    printer = SpanPrinter(console(), options.show_spans)
-    result = None
-    for piece in options.stream(model, prompt, method):
-        printer.add(piece.text)
-        result = piece.result or result
-    printer.end()
-    if result is not None and options.show_spans:
+    result = options.print_stream(model, prompt, method, options.show_spans)
+    if options.show_spans:
         errors().print(summary(result), style="dim")
     return 0
 

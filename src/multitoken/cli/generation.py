@@ -11,6 +11,7 @@ from multitoken.api import load
 from multitoken.cli.methods import parse_method
 from multitoken.cli.models import ModelFlags
 from multitoken.cli.prompts import Messages
+from multitoken.cli.show import SpanPrinter, console
 from multitoken.methods import NamedMethod
 from multitoken.session.language_model import DEFAULT_METHOD, LanguageModel
 from multitoken.session.options import GenerateOptions
@@ -53,6 +54,19 @@ class GenerationFlags(ModelFlags, GenerateOptions):
 
     def stream(self, model: LanguageModel, prompt: str | Messages, method: NamedMethod) -> Iterator[Chunk]:
         return model.stream(prompt, method, raw=self.raw, **self.generation)
+
+    def print_stream(
+        self, model: LanguageModel, prompt: str | Messages, method: NamedMethod, show_spans: bool
+    ) -> Result:
+        """Answer on standard output as the text comes; ``show_spans`` colours the tokens of each step."""
+        printer = SpanPrinter(console(), show_spans)
+        result = None
+        for piece in self.stream(model, prompt, method):
+            printer.add(piece.text)
+            result = piece.result or result
+        printer.end()
+        assert result is not None
+        return result
 
     def warm_up(self, model: LanguageModel, prompt: str, method: NamedMethod) -> None:
         """A few tokens that are not timed, so that what a method makes once is there."""

@@ -101,7 +101,7 @@ class DraftModel(NamedMethod):
     def bind(self, backbone: Backbone) -> None:
         if self._model is None:
             name = str(self.options.draft_model)
-            dtype = self.options.dtype if self.options.dtype != "auto" else str(backbone.dtype).removeprefix("torch.")
+            dtype = self.options.dtype if self.options.dtype != "auto" else backbone.dtype_name
             self._model = load_model(name, dtype=dtype, device=str(backbone.device)).backbone
         if self._model.vocab_size != backbone.vocab_size:
             raise OptionError(

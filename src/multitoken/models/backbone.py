@@ -57,6 +57,11 @@ class Backbone:
         return self._embedding.weight.dtype  # type: ignore[union-attr]
 
     @property
+    def dtype_name(self) -> str:
+        """As users write it: ``float32``, ``bfloat16``."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def width(self) -> int:
         """Width d of hidden states and embeddings."""
         return self._embedding.weight.shape[1]  # type: ignore[union-attr]

@@ -83,7 +83,7 @@ def measure_costs(
             fastest=min(found),
             context=context,
             rows=rows,
-            dtype=str(backbones[b].dtype).removeprefix("torch."),
+            dtype=backbones[b].dtype_name,
             repeats=repeats,
         )
         for (b, s), found in times.items()

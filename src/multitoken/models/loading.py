@@ -49,7 +49,7 @@ class LoadedModel:
 
     @property
     def dtype(self) -> str:
-        return str(self.backbone.dtype).removeprefix("torch.")
+        return self.backbone.dtype_name
 
 
 def load_model(

@@ -141,11 +141,6 @@ class Session:
             self._running[id(handle.row)] = handle
         return [self._chunk(emission) for emission in self.engine.step()]
 
-    def run(self) -> None:
-        """Step until nothing is left to do."""
-        while self._waiting or self._running:
-            self.step()
-
     def close(self) -> None:
         """Cancel everything."""
         for handle in [*self._waiting, *self._running.values()]:

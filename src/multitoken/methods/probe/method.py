@@ -96,14 +96,13 @@ class Probe(NamedMethod):
             embeds = self._backbone.embed(torch.tensor(tokens, device=state.vectors.device))
             state.vectors = follow(state.vectors, embeds, self.options.mixing_weight)
 
-    def tree(self, row: Row, nodes: int | None = None) -> Candidates:
-        """Candidates below the row's root from the last anchor's probes, at most ``nodes`` (default: the budget's)."""
+    def tree(self, row: Row) -> Candidates:
+        """Candidates below the row's root from the last anchor's probes, at most `node_budget`."""
         options, root = self.options, row.tokens[-1]
         levels = row.state.levels
         depth = options.max_depth if self.table is not None else min(options.max_depth, len(levels))
         if depth == 0 or not row.prefilled:
             return Candidates([], [], [])
-        nodes = self.node_budget if nodes is None else nodes
 
         def propose(level: int, parents: Sequence[int], width: int) -> tuple[Tensor, Tensor]:
             probe = levels[level - 1] if level <= len(levels) else None
@@ -113,8 +112,8 @@ class Probe(NamedMethod):
             assert options.widths is not None
             return static_tree(root, options.widths[:depth], propose)
         if options.tree == "dynamic":
-            return dynamic_tree(root, depth, nodes, propose)
-        return best_tree(root, depth, nodes, propose)
+            return dynamic_tree(root, depth, self.node_budget, propose)
+        return best_tree(root, depth, self.node_budget, propose)
 
     @property
     def node_budget(self) -> int:
