@@ -21,6 +21,8 @@ def load(
     dtype: str = "float32",
     device: str = "auto",
     attn: str = "auto",
+    runtime: str = "auto",
+    quantize: str = "none",
     trust_remote_code: bool = False,
     progress: bool = True,
 ) -> LanguageModel:
@@ -29,7 +31,14 @@ def load(
     Arguments and errors are those of `multitoken.models.loading.load_model`.
     """
     loaded = load_model(
-        name, dtype=dtype, device=device, attn=attn, trust_remote_code=trust_remote_code, progress=progress
+        name,
+        dtype=dtype,
+        device=device,
+        attn=attn,
+        runtime=runtime,
+        quantize=quantize,
+        trust_remote_code=trust_remote_code,
+        progress=progress,
     )
     return LanguageModel(loaded)
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from multitoken.bench.competitors import PeakMemory, Task
 from multitoken.bench.records import Trace
 from multitoken.errors import OptionError
-from multitoken.models.loading import DTYPES, LoadedModel, quiet
+from multitoken.models.loading import DTYPES, LoadedModel, load_model, quiet
 
 LOOKUP_TOKENS = 10
 
@@ -23,8 +23,9 @@ def transformers_peers(model: LoadedModel, dtypes: Sequence[str], batch: int) ->
     if batch > 1:
         raise OptionError("peers", "transformers", "its prompt lookup takes one question at a time; use --batch 1")
     peers = []
+    plain = model if model.backbone.runtime == "eager" else load_model(model.path, runtime="eager", progress=False)
     for dtype in dtypes or [model.dtype]:
-        module = stock_module(model.backbone.module, DTYPES[dtype])
+        module = stock_module(plain.backbone.module, DTYPES[dtype])
         suffix = "" if dtype == model.dtype else f"[{dtype}]"
         peers.append(TransformersPeer(f"transformers{suffix}", module, dtype, {}))
         options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS}

@@ -21,6 +21,8 @@ class ModelFlags(CommandOptions):
     dtype: str = Field("float32", description="float32, bfloat16, float16, or auto (the checkpoint's own)")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N, or mps")
     attn: str = Field("auto", description="attention: auto, multitoken, sdpa, or eager")
+    runtime: str = Field("auto", description="auto, packed (weights laid out for this CPU), or eager")
+    quantize: str = Field("none", description="none, or int8 (8-bit weights and activations)")
     trust_remote_code: bool = Field(False, description="run Python code that comes with a hub model")
     progress: bool = Field(True, description="progress bars on standard error")
 
@@ -30,5 +32,5 @@ class ModelFlags(CommandOptions):
 
     @property
     def loading(self) -> dict[str, Any]:
-        names = ("dtype", "device", "attn", "trust_remote_code", "progress")
+        names = ("dtype", "device", "attn", "runtime", "quantize", "trust_remote_code", "progress")
         return {name: getattr(self, name) for name in names}

@@ -32,11 +32,8 @@ class Backbone:
 
     def __init__(self, module: PreTrainedModel):
         self.module = module
-        self.decoder: nn.Module = module.get_decoder()
-        head = module.get_output_embeddings()
-        if head is None:
-            raise TypeError(f"{type(module).__name__} has no output embeddings")
-        self.head: nn.Module = head
+        self.runtime = "eager"  # what `multitoken.models.runtime.prepare` made of it
+        self.refresh()
         self.config = module.config.get_text_config()
         self._embedding: nn.Module = module.get_input_embeddings()
         self._cache_argument = cache_argument(self.decoder)
@@ -47,6 +44,14 @@ class Backbone:
         self._groups = 1
         self._shapes = self._probe_shapes()
         self._groups = self._mask_groups()
+
+    def refresh(self) -> None:
+        """Look the parts up again after layers of the module were replaced."""
+        self.decoder: nn.Module = self.module.get_decoder()
+        head = self.module.get_output_embeddings()
+        if head is None:
+            raise TypeError(f"{type(self.module).__name__} has no output embeddings")
+        self.head: nn.Module = head
 
     @property
     def device(self) -> torch.device:

@@ -25,6 +25,7 @@ from multitoken.models.backbone import Backbone
 from multitoken.models.bundled import bundled_names, ensure_bundled
 from multitoken.models.capabilities import Capabilities, cannot_run, decide, refuse_unsupported
 from multitoken.models.gguf import convert_gguf
+from multitoken.models.runtime.prepare import check_options, prepare
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 ATTENTION = ("auto", attention.NAME, "sdpa", "eager")
@@ -58,6 +59,8 @@ def load_model(
     dtype: str = "float32",
     device: str = "auto",
     attn: str = "auto",
+    runtime: str = "auto",
+    quantize: str = "none",
     trust_remote_code: bool = False,
     progress: bool = True,
 ) -> LoadedModel:
@@ -68,6 +71,9 @@ def load_model(
         dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto`` (the checkpoint's own).
         device: ``auto`` (CUDA where there is one, else CPU), or a torch device.
         attn: ``auto``, ``multitoken``, ``sdpa`` or ``eager``.
+        runtime: ``auto``, ``packed`` (weights laid out for the CPU's matrix kernels: faster, not trainable) or
+            ``eager`` (the module as Transformers made it).
+        quantize: ``none``, or ``int8``: 8-bit weights and activations. Output is lossless with respect to that model.
         trust_remote_code: run Python code that comes with a hub model.
         progress: show progress bars.
 
@@ -79,6 +85,7 @@ def load_model(
     torch_dtype = _torch_dtype(dtype)
     if attn not in ATTENTION:
         raise OptionError("attn", attn, f"use one of {', '.join(ATTENTION)}")
+    check_options(runtime, quantize)
     path = resolve(name, progress=progress)
     with _reading(name), quiet():
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -91,7 +98,9 @@ def load_model(
     def read(implementation: str) -> LoadedModel:
         with _reading(name), quiet():
             module = _weights(name, path, torch_dtype, implementation, trust_remote_code)
-        return wrap(module.to(target), tokenizer, name=name, path=path)  # type: ignore[arg-type]
+        loaded = wrap(module.to(target), tokenizer, name=name, path=path)  # type: ignore[arg-type]
+        prepare(loaded.backbone, runtime, quantize)
+        return loaded
 
     try:
         return read(implementation)
@@ -121,7 +130,7 @@ def _weights(
 
 
 def wrap(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str = "", path: str = "") -> LoadedModel:
-    """Make a Hugging Face model that is already in memory ready for the engine."""
+    """Make a Hugging Face model that is already in memory ready for the engine; its layers stay as they are."""
     name = name or getattr(module.config, "name_or_path", "") or type(module).__name__
     refuse_unsupported(module.config, name)
     implementation = module.config._attn_implementation

@@ -77,7 +77,7 @@ def cost_path(backbone: Backbone) -> Path:
     machine = (
         torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     )
-    parts = (backbone.fingerprint, backbone.dtype_name, device.type, machine)
+    parts = (backbone.fingerprint, backbone.dtype_name, backbone.runtime, device.type, machine)
     threads = torch.get_num_threads() if device.type == "cpu" else 0
     name = "-".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
     return cache_dir("cost", f"{name}-{threads}-{VERSION}.json")

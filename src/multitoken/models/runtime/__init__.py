@@ -1,0 +1,1 @@
+"""Faster forwards of the same module: weights packed for the processor, projections joined, weights quantised."""
