@@ -5,7 +5,10 @@ from __future__ import annotations
 from multitoken.cli.command import Command
 
 HERE = "multitoken.cli"
-GROUPS = {"inspect": "measure a model: cost of a forward, alignment of probes"}
+GROUPS = {
+    "data": "text to train on",
+    "inspect": "measure a model: cost of a forward, alignment of probes",
+}
 COMMANDS = (
     Command("generate", "answer a prompt, or a file of prompts", f"{HERE}.generate", "GenerateCommand", "run_generate"),
     Command("chat", "talk with a model", f"{HERE}.chat", "ChatCommand", "run_chat"),
@@ -26,5 +29,12 @@ COMMANDS = (
         "run_alignment",
     ),
     Command("table", "make a model's next-token table ahead of time", f"{HERE}.table", "TableCommand", "run_table"),
+    Command(
+        "data synthesize",
+        "text to train on, written by the model itself",
+        f"{HERE}.data",
+        "SynthesizeCommand",
+        "run_synthesize",
+    ),
     Command("demo", "see it work: plain and probe, side by side", f"{HERE}.demo", "DemoCommand", "run_demo"),
 )
