@@ -11,6 +11,7 @@ from torch import Tensor
 
 from multitoken.engine.draft import Draft
 from multitoken.engine.row import Row
+from multitoken.models.adapter import Adapter
 from multitoken.models.block import Block, causal_block
 
 
@@ -33,6 +34,7 @@ def prefill_layout(row: Row, index: int, chunk: int, device: torch.device) -> La
     start = row.cached
     tokens = torch.tensor([row.tokens[start : start + chunk]], device=device)
     block = causal_block(tokens, torch.tensor([start], device=device), index)
+    block.adapted = adapted_slots([row], [0], [tokens.shape[1]], tokens.shape[1], device)
     return Layout(block, [tokens.shape[1]], [Draft()])
 
 
@@ -77,5 +79,35 @@ def layout(rows: Sequence[Row], drafts: Sequence[Draft], first_row: int, device:
         vector_index=torch.from_numpy(np.concatenate(vector_index)).to(device) if vectors else None,
         probe_mask=torch.from_numpy(probes).to(device) if probes.any() else None,
         causal=not any(draft.slots for draft in drafts),
+        adapted=adapted_slots(
+            rows,
+            [count + draft.nodes for count, draft in zip(certain, drafts, strict=True)],
+            [count + draft.slots for count, draft in zip(certain, drafts, strict=True)],
+            size,
+            device,
+        ),
     )
     return Layout(block, certain, drafts)
+
+
+def adapted_slots(
+    rows: Sequence[Row], probes: Sequence[int], stops: Sequence[int], size: int, device: torch.device
+) -> dict[Adapter, Tensor]:
+    """Slots that the adapters of the rows' methods act on, as indices into the flattened block.
+
+    Args:
+        probes: first probe slot of each row: a gated adapter acts from there on, any other on the whole row.
+        stops: end of each row.
+        size: slots per row, padding included.
+    """
+    found: dict[Adapter, list[np.ndarray]] = {}
+    for b, row in enumerate(rows):
+        adapter = row.method.adapter
+        if adapter is not None:
+            first = probes[b] if adapter.gated else 0
+            found.setdefault(adapter, []).append(b * size + np.arange(first, stops[b]))
+    return {
+        adapter: torch.from_numpy(np.concatenate(parts)).to(device)
+        for adapter, parts in found.items()
+        if sum(map(len, parts))
+    }

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from multitoken.engine.draft import ROOT, Draft
 from multitoken.engine.row import Row
+from multitoken.models.adapter import Adapter
 from multitoken.models.backbone import Backbone
 
 
@@ -47,12 +48,14 @@ class Method(Protocol):
     Attributes:
         name: shown in results.
         lossless: False if `extend` may commit tokens that the model did not choose.
+        adapter: acts on the rows of this method (a gated one: on their probes), or None.
 
     One object may serve many rows at once; what belongs to one sequence is kept in ``row.state``.
     """
 
     name: str
     lossless: bool = True
+    adapter: Adapter | None = None
 
     def bind(self, backbone: Backbone) -> None:
         """Prepare for a model. Called before a row of this method enters an engine; must be cheap when repeated."""

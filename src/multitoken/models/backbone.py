@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from multitoken.models import attention
+from multitoken.models.adapter import Adapter
 from multitoken.models.block import Block, causal_block
 from multitoken.models.cache import KVCache, LayerShape
 from multitoken.models.compat import cache_argument
@@ -40,7 +41,8 @@ class Backbone:
         self._kinds = layer_windows(self.config)
         self._softcap = getattr(self.config, "final_logit_softcapping", None)
         self._scale = logit_scale(self.config)
-        self.block: Block | None = None  # the block in flight, for modules that act on probe slots only
+        self.block: Block | None = None  # the block in flight, for adapters that act on some of its slots
+        self.adapters: dict[str, Adapter] = {}  # those attached, by where they were read from
         self._groups = 1
         self._shapes = self._probe_shapes()
         self._groups = self._mask_groups()
@@ -117,9 +119,17 @@ class Backbone:
         span = cache.begin(block.first_row, block.rows, block.size)
         return self._run(block, cache, cache.lengths[block.first_row : block.first_row + block.rows], span)
 
+    def trace(self, block: Block) -> Tensor:
+        """Hidden states of a block that has no prefix, [B, Q, d]. Gradients flow, nothing is cached."""
+        return self._run(block, None, [0] * block.rows, block.size)
+
     @torch.inference_mode()
     def project(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states: [..., d] -> float32 [..., V]."""
+        return self.logits(hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The same with gradients."""
         logits = self.head(hidden)
         if self._scale != 1.0:
             logits = logits * self._scale
@@ -129,7 +139,7 @@ class Backbone:
 
     # -- internals --------------------------------------------------------------------------------------------------
 
-    def _run(self, block: Block, cache: object, lengths: list[int], span: int) -> Tensor:
+    def _run(self, block: Block, cache: KVCache | None, lengths: list[int], span: int) -> Tensor:
         embeds = self.embed(block.tokens)
         if block.vectors is not None and block.vector_index is not None:
             flat = embeds.view(-1, embeds.shape[-1])
@@ -139,7 +149,7 @@ class Backbone:
             inputs_embeds=embeds,
             attention_mask=self._masks(block, lengths, span),
             position_ids=block.positions,
-            use_cache=True,
+            use_cache=cache is not None,
             **{self._cache_argument: cache},
         )
         self.block = None

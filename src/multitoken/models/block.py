@@ -6,10 +6,15 @@ root), candidate *nodes*, then *probes*. Rows shorter than the block are padded 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from multitoken.models.adapter import Adapter
 
 
 @dataclass(slots=True)
@@ -26,6 +31,7 @@ class Block:
         vector_index: where they go, as indices into the flattened [B * Q] slots, int64 [M].
         probe_mask: True at probe slots, bool [B, Q], or None when the block has none.
         causal: the block is a plain causal chain in every row.
+        adapted: the slots that each adapter acts on, as indices into the flattened slots, int64 [n].
     """
 
     tokens: Tensor
@@ -36,6 +42,7 @@ class Block:
     vector_index: Tensor | None = None
     probe_mask: Tensor | None = None
     causal: bool = False
+    adapted: Mapping[Adapter, Tensor] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
