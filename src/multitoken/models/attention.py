@@ -19,6 +19,8 @@ from multitoken.errors import ModelError
 from multitoken.models.block import Block
 
 NAME = "multitoken"
+EXACT = "multitoken_exact"
+OURS = (NAME, EXACT)
 SCORE_CHANGES = ("softcap", "s_aux", "position_bias")  # what some families add to the scores by keyword
 
 
@@ -37,10 +39,7 @@ def grouped_attention(
     ``attention_mask`` is additive, [B, 1, (Hq / Hk) * Q, K], as `block_masks` makes it; any other mask is handed to
     Transformers' own implementation, so that stock ``generate`` keeps working on the same module.
     """
-    if unknown := [name for name in SCORE_CHANGES if kwargs.get(name) is not None]:
-        raise ModelError(
-            f"attn={NAME!r} cannot compute {' and '.join(unknown)}, which this model uses; use attn='eager'"
-        )
+    _refuse_changes(kwargs)
     batch, heads, size, width = query.shape
     groups = heads // key.shape[1]
     if attention_mask is None or attention_mask.shape[-2] != groups * size:
@@ -57,10 +56,46 @@ def grouped_attention(
     return output.transpose(1, 2).contiguous(), None
 
 
+def exact_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """`grouped_attention` in float64, rounded once.
+
+    The order in which keys are summed depends on where they lie in the cache and on the size of the block; in float64
+    what it changes is lost in the rounding, so a slot has the same bits in any block.
+    """
+    _refuse_changes(kwargs)
+    batch, heads, size, width = query.shape
+    groups = heads // key.shape[1]
+    if attention_mask is None or attention_mask.shape[-2] != groups * size:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    folded = query.reshape(batch, key.shape[1], groups * size, width).double()
+    scores = folded @ key.double().transpose(-1, -2)
+    scores *= width**-0.5 if scaling is None else scaling
+    scores += attention_mask
+    output = (scores.softmax(-1) @ value.double()).to(query.dtype)
+    return output.reshape(batch, heads, size, value.shape[-1]).transpose(1, 2).contiguous(), None
+
+
+def _refuse_changes(kwargs: dict[str, Any]) -> None:
+    if unknown := [name for name in SCORE_CHANGES if kwargs.get(name) is not None]:
+        raise ModelError(
+            f"attn={NAME!r} cannot compute {' and '.join(unknown)}, which this model uses; use attn='eager'"
+        )
+
+
 def register() -> None:
-    """Make `grouped_attention` known to Transformers under the name ``multitoken``."""
-    AttentionInterface.register(NAME, grouped_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    """Make both kernels known to Transformers, under the names ``multitoken`` and ``multitoken_exact``."""
+    for name, function in ((NAME, grouped_attention), (EXACT, exact_attention)):
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, sdpa_mask)
 
 
 def block_masks(
@@ -93,12 +128,19 @@ def block_masks(
         seen = block.visible.gather(2, clamped[:, None, :].expand(-1, size, -1))
         allowed = torch.where(inside[:, None, :], seen, (offset < 0)[:, None, :])
         key_positions = torch.where(inside, block.positions.gather(1, clamped), start[:, None] + offset)
+    return additive_masks(allowed, block.positions, key_positions, dtype, groups, windows)
+
+
+def additive_masks(
+    allowed: Tensor, positions: Tensor, key_positions: Tensor, dtype: torch.dtype, groups: int, windows: set[int | None]
+) -> dict[int | None, Tensor]:
+    """Masks as of `block_masks`: ``allowed`` [B, Q, K] says who sees whom, at positions [B, Q] and [B, K]."""
     masks: dict[int | None, Tensor] = {}
     for window in windows:
         kept = allowed
         if window is not None:
-            kept = allowed & (block.positions[:, :, None] - key_positions[:, None, :] < window)
-        mask = torch.zeros(block.rows, size, span, dtype=dtype, device=device)
+            kept = allowed & (positions[:, :, None] - key_positions[:, None, :] < window)
+        mask = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
         mask.masked_fill_(~kept, torch.finfo(dtype).min)
         masks[window] = mask.repeat(1, groups, 1)[:, None]
     return masks

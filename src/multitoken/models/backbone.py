@@ -117,11 +117,27 @@ class Backbone:
         Returns the hidden states after the final norm, [B, Q, d].
         """
         span = cache.begin(block.first_row, block.rows, block.size)
-        return self._run(block, cache, cache.lengths[block.first_row : block.first_row + block.rows], span)
+        lengths = cache.lengths[block.first_row : block.first_row + block.rows]
+        return self._run(block, cache, self._masks(block, lengths, span))
 
-    def trace(self, block: Block) -> Tensor:
-        """Hidden states of a block that has no prefix, [B, Q, d]. Gradients flow, nothing is cached."""
-        return self._run(block, None, [0] * block.rows, block.size)
+    def read(self, block: Block) -> tuple[Tensor, ReadText]:
+        """Hidden states of a block without a prefix, [B, Q, d], and what `trace` needs of it. No gradients."""
+        text = ReadText(block.positions)
+        with torch.no_grad():
+            return self._run(block, text, self._masks(block, [0] * block.rows, block.size)), text
+
+    def trace(self, block: Block, text: ReadText | None = None) -> Tensor:
+        """Hidden states of a block, [B, Q, d], with gradients and without a cache.
+
+        Args:
+            text: what is in front of the block. ``block.visible``, [B, Q, T + Q], then says who sees what of it.
+        """
+        if text is None:
+            return self._run(block, None, self._masks(block, [0] * block.rows, block.size))
+        keys = torch.cat([text.positions, block.positions], 1)
+        windows = set(self._kinds.values())
+        masks = attention.additive_masks(block.visible, block.positions, keys, self.dtype, self._groups, windows)
+        return self._run(block, text, self._by_kind(masks))
 
     @torch.inference_mode()
     def project(self, hidden: Tensor) -> Tensor:
@@ -139,7 +155,7 @@ class Backbone:
 
     # -- internals --------------------------------------------------------------------------------------------------
 
-    def _run(self, block: Block, cache: KVCache | None, lengths: list[int], span: int) -> Tensor:
+    def _run(self, block: Block, cache: KVCache | None, masks: Tensor | dict[str, Tensor]) -> Tensor:
         embeds = self.embed(block.tokens)
         if block.vectors is not None and block.vector_index is not None:
             flat = embeds.view(-1, embeds.shape[-1])
@@ -147,7 +163,7 @@ class Backbone:
         self.block = block
         output = self.decoder(
             inputs_embeds=embeds,
-            attention_mask=self._masks(block, lengths, span),
+            attention_mask=masks,
             position_ids=block.positions,
             use_cache=cache is not None,
             **{self._cache_argument: cache},
@@ -157,37 +173,49 @@ class Backbone:
 
     def _masks(self, block: Block, lengths: list[int], span: int) -> Tensor | dict[str, Tensor]:
         windows = set(self._kinds.values())
-        masks = attention.block_masks(block, lengths, span, self.dtype, self._groups, windows)
+        return self._by_kind(attention.block_masks(block, lengths, span, self.dtype, self._groups, windows))
+
+    def _by_kind(self, masks: dict[int | None, Tensor]) -> Tensor | dict[str, Tensor]:
+        """The masks as the decoder takes them: one, or one per kind of layer."""
         if len(self._kinds) == 1:
-            return masks[next(iter(windows))]
+            return next(iter(masks.values()))
         return {kind: masks[window] for kind, window in self._kinds.items()}
 
     def _mask_groups(self) -> int:
         """Query heads per key head that the masks are repeated for; 1 where the attention does not fold heads."""
         key_heads = {shape.heads for shape in self._shapes}
-        if self.module.config._attn_implementation != attention.NAME or len(key_heads) != 1:
+        if self.module.config._attn_implementation not in attention.OURS or len(key_heads) != 1:
             return 1
         return self.config.num_attention_heads // key_heads.pop()
 
     def _probe_shapes(self) -> list[LayerShape]:
         """Learn each layer's cache shape from a forward of one token, since configs name it in many ways."""
-        recorder = _ShapeRecorder([], torch.float32, self.device)
         token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-        with torch.inference_mode():
-            self._run(causal_block(token, token[:, 0]), recorder, [0], 1)
-        return [recorder.seen[layer] for layer in range(len(recorder.seen))]
+        _, text = self.read(causal_block(token, token[:, 0]))
+        pairs = [(text.keys[layer], text.values[layer]) for layer in range(len(text.keys))]
+        return [LayerShape(keys.shape[1], keys.shape[-1], values.shape[-1]) for keys, values in pairs]
 
 
-class _ShapeRecorder(KVCache):
-    """Stands in for a cache during one forward and notes the shapes it is given."""
+class ReadText(KVCache):
+    """Keys and values of a block that was read once, for traces of blocks behind it.
 
-    def __init__(self, *args, **kwargs):
-        self.seen: dict[int, LayerShape] = {}
-        super().__init__(*args, **kwargs)
+    Attributes:
+        positions: of its slots, int64 [B, T].
+        keys, values: per layer, [B, H, T, D].
+    """
+
+    def __init__(self, positions: Tensor):
+        self.positions = positions
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+        super().__init__([], torch.float32, positions.device)
 
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
-        self.seen[layer_idx] = LayerShape(key_states.shape[1], key_states.shape[-1], value_states.shape[-1])
-        return key_states, value_states
+        if layer_idx not in self.keys:
+            self.keys[layer_idx], self.values[layer_idx] = key_states, value_states
+            return key_states, value_states
+        keys = torch.cat([self.keys[layer_idx], key_states], 2)
+        return keys, torch.cat([self.values[layer_idx], value_states], 2)
 
 
 def layer_windows(config) -> dict[str, int | None]:

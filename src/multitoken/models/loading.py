@@ -25,6 +25,7 @@ from multitoken.models.backbone import Backbone
 from multitoken.models.bundled import bundled_names, ensure_bundled
 from multitoken.models.capabilities import Capabilities, cannot_run, decide, refuse_unsupported
 from multitoken.models.gguf import convert_gguf
+from multitoken.models.runtime.exact import check_exact
 from multitoken.models.runtime.prepare import check_options, prepare
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -61,6 +62,7 @@ def load_model(
     attn: str = "auto",
     runtime: str = "auto",
     quantize: str = "none",
+    exact: bool = False,
     trust_remote_code: bool = False,
     progress: bool = True,
 ) -> LoadedModel:
@@ -74,6 +76,8 @@ def load_model(
         runtime: ``auto``, ``packed`` (weights laid out for the CPU's matrix kernels: faster, not trainable) or
             ``eager`` (the module as Transformers made it).
         quantize: ``none``, or ``int8``: 8-bit weights and activations. Output is lossless with respect to that model.
+        exact: give each slot the same bits in any block, so that drafting changes no token in any precision. Needs a
+            packed or quantised runtime.
         trust_remote_code: run Python code that comes with a hub model.
         progress: show progress bars.
 
@@ -90,7 +94,7 @@ def load_model(
     with _reading(name), quiet():
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     refuse_unsupported(config, name)
-    implementation = _implementation(attn, config)
+    implementation = _implementation(attn, config, exact)
     attention.register()
     with _reading(name), quiet():
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -100,12 +104,14 @@ def load_model(
             module = _weights(name, path, torch_dtype, implementation, trust_remote_code)
         loaded = wrap(module.to(target), tokenizer, name=name, path=path)  # type: ignore[arg-type]
         prepare(loaded.backbone, runtime, quantize)
+        if exact:
+            check_exact(loaded.backbone, name)
         return loaded
 
     try:
         return read(implementation)
     except ModelError:
-        if attn != "auto" or implementation == "eager":
+        if attn != "auto" or exact or implementation == "eager":
             raise
     # Families with attention code of their own run it as "eager" only. What is broken fails again, with its reason.
     return read("eager")
@@ -134,7 +140,7 @@ def wrap(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: s
     name = name or getattr(module.config, "name_or_path", "") or type(module).__name__
     refuse_unsupported(module.config, name)
     implementation = module.config._attn_implementation
-    if implementation not in ATTENTION:
+    if implementation not in (*ATTENTION, attention.EXACT):
         raise ModelError(
             f"{name}: its attention is {implementation!r}, which takes no mask of a tree; "
             "load it with attn_implementation='sdpa' or 'eager'"
@@ -179,10 +185,15 @@ def eos_ids(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froz
     return frozenset(int(token) for token in found)
 
 
-def _implementation(attn: str, config: PretrainedConfig) -> str:
+def _implementation(attn: str, config: PretrainedConfig, exact: bool) -> str:
     text = config.get_text_config()
     # Soft-capped scores are known to these families' own eager code only.
     own_scores = getattr(text, "attn_logit_softcapping", None) is not None
+    if exact and (own_scores or attn not in ("auto", attention.NAME)):
+        why = f"{text.model_type} soft-caps its scores" if own_scores else f"attn={attn} sums in another order"
+        raise OptionError("exact", True, f"{why}; leave it out")
+    if exact:
+        return attention.EXACT
     if attn == "auto":
         return "eager" if own_scores else attention.NAME
     if own_scores and attn != "eager":

@@ -76,7 +76,7 @@ class QuantisedLinear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         levels = WEIGHT_LEVELS_VNNI if torch.cpu._is_vnni_supported() else WEIGHT_LEVELS
-        full = weight.detach().float()
+        full = weight.detach().float().contiguous()
         scale = full.abs().amax(1).clamp_min(SMALLEST) / levels
         zeros = torch.zeros(len(full), dtype=torch.int64)
         with warnings.catch_warnings():  # quantised tensors are to be removed one day; their kernels have no heir yet

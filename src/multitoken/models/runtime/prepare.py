@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from multitoken.errors import ModelError, OptionError
 from multitoken.models.backbone import Backbone
@@ -32,8 +33,8 @@ def check_options(runtime: str, quantize: str) -> None:
 def prepare(backbone: Backbone, runtime: str, quantize: str) -> None:
     """Give ``backbone`` its runtime, in place; it then says which in ``backbone.runtime``.
 
-    ``auto`` packs on a CPU whose kernels allow it and leaves everything else as it is. Layers that are not plain
-    ``nn.Linear`` stay untouched.
+    ``auto`` packs on a CPU whose kernels allow it and leaves everything else as it is. Layers that are not
+    plain ``nn.Linear`` (or GPT-2's ``Conv1D``) stay untouched.
 
     Raises:
         OptionError: the options cannot be had on this device or with this model.
@@ -76,6 +77,8 @@ def _replace(backbone: Backbone, make: Make) -> list[tuple[nn.Module, str, nn.Mo
         for name, layer in list(parent.named_children()):
             if type(layer) is nn.Linear:
                 put(parent, name, make(layer.weight, layer.bias))
+            elif type(layer) is Conv1D:  # GPT-2's linear layer, which holds its weight the other way round
+                put(parent, name, make(layer.weight.t(), layer.bias))
     backbone.refresh()
     return undo
 
