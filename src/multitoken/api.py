@@ -23,6 +23,7 @@ def load(
     attn: str = "auto",
     runtime: str = "auto",
     quantize: str = "none",
+    exact: bool = False,
     trust_remote_code: bool = False,
     progress: bool = True,
 ) -> LanguageModel:
@@ -37,6 +38,7 @@ def load(
         attn=attn,
         runtime=runtime,
         quantize=quantize,
+        exact=exact,
         trust_remote_code=trust_remote_code,
         progress=progress,
     )

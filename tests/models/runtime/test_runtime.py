@@ -87,6 +87,14 @@ def test_every_family_packs_and_keeps_its_logits(family):
     torch.testing.assert_close(_sample(fast), _sample(eager), rtol=1e-4, atol=1e-3)
 
 
+def test_eager_stays_as_it_is():
+    module = copy.deepcopy(tiny_model())
+    before = [type(part) for part in module.modules()]
+    backbone = Backbone(module)
+    prepare(backbone, "eager", "none")
+    assert backbone.runtime == "eager" and [type(part) for part in module.modules()] == before
+
+
 def test_a_runtime_that_computes_something_else_is_taken_back(monkeypatch):
     class Wrong(PackedLinear):
         def forward(self, x):

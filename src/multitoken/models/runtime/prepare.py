@@ -41,6 +41,8 @@ def prepare(backbone: Backbone, runtime: str, quantize: str) -> None:
         ModelError: the quantised model gives other answers altogether.
     """
     check_options(runtime, quantize)
+    if runtime == "eager":
+        return
     backbone.fingerprint  # noqa: B018 - of the weights as they were loaded
     usable = backbone.device.type == "cpu" and (can_quantise() if quantize != "none" else can_pack())
     if not usable:
