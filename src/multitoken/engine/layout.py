@@ -34,7 +34,8 @@ def prefill_layout(row: Row, index: int, chunk: int, device: torch.device) -> La
     start = row.cached
     tokens = torch.tensor([row.tokens[start : start + chunk]], device=device)
     block = causal_block(tokens, torch.tensor([start], device=device), index)
-    block.adapted = adapted_slots([row], [0], [tokens.shape[1]], tokens.shape[1], device)
+    size = tokens.shape[1]
+    block.adapted = adapted_slots([row], [size], [size], size, device)
     return Layout(block, [tokens.shape[1]], [Draft()])
 
 

@@ -4,6 +4,7 @@ from multitoken.methods.auto import Auto
 from multitoken.methods.draft import DraftModel
 from multitoken.methods.fused import Fused
 from multitoken.methods.lookahead import Lookahead
+from multitoken.methods.mask import Mask
 from multitoken.methods.plain import Plain
 from multitoken.methods.pld import PromptLookup
 from multitoken.methods.probe import Probe
@@ -15,6 +16,7 @@ __all__ = [
     "DraftModel",
     "Fused",
     "Lookahead",
+    "Mask",
     "MethodOptions",
     "NamedMethod",
     "Plain",

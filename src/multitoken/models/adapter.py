@@ -72,7 +72,7 @@ class Adapter(nn.Module):
         if unknown := set(targets) - {name.split(".")[-1] for name in layers}:
             known = sorted({name.split(".")[-1] for name in layers})
             raise OptionError("targets", sorted(unknown)[0], f"name linear layers of this model: {', '.join(known)}")
-        shapes = {name: features(layer) for name, layer in chosen.items()}
+        shapes = {name: shape for name, layer in chosen.items() if (shape := features(layer)) is not None}
         transposed = any(not hasattr(layer, "in_features") for layer in chosen.values())
         return cls(shapes, rank, alpha, gated, transposed, seed).to(backbone.device)
 

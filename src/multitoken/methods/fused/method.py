@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -20,7 +21,7 @@ from multitoken.methods.fused.tree import Base, mixed_tree
 from multitoken.methods.probe.candidates import continuations
 from multitoken.methods.probe.method import Probe, ProbeState, lay_out
 from multitoken.methods.probe.options import Init, ProbeOptions
-from multitoken.methods.probe.tree import PROBE_GAIN, Candidates, share
+from multitoken.methods.probe.tree import Candidates, share
 from multitoken.methods.registry import MethodOptions, NamedMethod, register
 from multitoken.models.backbone import Backbone
 
@@ -34,6 +35,7 @@ class FusedOptions(MethodOptions):
     depth: int = Field(10, ge=1, le=64, description="deepest candidates")
     probes: int = Field(1, ge=0, le=8, description="probes per owner (0: n-grams and the next-token table only)")
     init: Init = Field("vocab", description="probe vectors, as in the probe method")
+    checkpoint: Path | None = Field(None, description="of learned probes or masks, as in the probe method")
     rescore: float = Field(1.0, ge=0, description="weight of the next-token table in a candidate's score (0: off)")
     table_seconds: float = Field(120.0, gt=0, description="time to make the next-token table, as in the probe method")
 
@@ -41,6 +43,8 @@ class FusedOptions(MethodOptions):
     def _consistent(self) -> FusedOptions:
         if self.probes and self.block_size < self.probes + 2:
             raise ValueError(f"block_size must be {self.probes + 2} or more to hold a root, a candidate and its probes")
+        if self.checkpoint is not None and self.init != "learned":
+            raise ValueError("checkpoint goes with init=learned")
         return self
 
 
@@ -62,13 +66,14 @@ class Fused(NamedMethod):
     def __init__(self, options: FusedOptions | None = None):
         super().__init__(options)
         o = self.options
-        shared = {"init": o.init, "rescore": o.rescore, "table_seconds": o.table_seconds}
+        shared = {"init": o.init, "rescore": o.rescore, "table_seconds": o.table_seconds, "checkpoint": o.checkpoint}
         probes = max(o.probes, 1)
         # The probe method lends its vectors and its table; trees and blocks are made here.
         self._probe = Probe(ProbeOptions.model_validate({**shared, "probes": probes, "block_size": probes + 2}))
 
     def bind(self, backbone: Backbone) -> None:
         self._probe.bind(backbone)
+        self.adapter, self.lossless = self._probe.adapter, self._probe.lossless
 
     def start(self, row: Row) -> FusedState:
         return FusedState(History(), self._probe.start(row))
@@ -92,7 +97,7 @@ class Fused(NamedMethod):
     def _draft(self, row: Row) -> Draft:
         slots, probes = self.options.block_size - 1, self.options.probes
         tree = self.tree_of(row.state, row.tokens, slots)
-        nodes, owners = share(tree, slots, probes, PROBE_GAIN)
+        nodes, owners = share(tree, slots, probes, self._probe.gain)
         return lay_out(tree.first(nodes), owners if probes else [], row.state.probe.vectors[:probes])
 
     def _base(self, state: ProbeState) -> Base:

@@ -16,8 +16,10 @@ from torch import Tensor
 from multitoken.engine.draft import ROOT, Draft
 from multitoken.engine.method import Step
 from multitoken.engine.row import Row
+from multitoken.errors import OptionError
 from multitoken.methods.probe.calibration import calibrated_vector
 from multitoken.methods.probe.candidates import Level, continuations
+from multitoken.methods.probe.learned import GAIN, Learned, load_learned
 from multitoken.methods.probe.options import ProbeOptions
 from multitoken.methods.probe.table import NextTokenTable, next_token_table
 from multitoken.methods.probe.tree import (
@@ -44,32 +46,42 @@ class ProbeState:
 
 @register
 class Probe(NamedMethod):
-    """Training-free probing, lossless."""
+    """Probing, lossless.
+
+    Args:
+        options: see `ProbeOptions`.
+        room: where shipped checkpoints are looked for, with init=learned.
+    """
 
     name = "probe"
-    summary = "training-free: probe vectors propose, the model verifies"
+    summary = "training-free, or learned vectors: probes propose, the model verifies"
     Options = ProbeOptions
     options: ProbeOptions
 
-    def __init__(self, options: ProbeOptions | None = None):
+    def __init__(self, options: ProbeOptions | None = None, room: str = "probes"):
         super().__init__(options)
         self._backbone: Backbone | None = None
+        self._room = room
+        self._vectors: Tensor | None = None  # [k, d] where they are the same for every row
         self.table: NextTokenTable | None = None
+        self.gain = PROBE_GAIN
 
     def bind(self, backbone: Backbone) -> None:
         if self._backbone is backbone:
             return
         self._statistics = EmbeddingStatistics.of(backbone)
         if self.options.init == "calibrated":
-            self._vector = calibrated_vector(backbone, self._statistics)
+            self._vectors = calibrated_vector(backbone, self._statistics).repeat(self.options.probes, 1)
+        elif self.options.init == "learned":
+            self._take(load_learned(self.options.checkpoint, backbone, self._room))
         self.table = next_token_table(backbone, self.options.table_seconds) if self.options.rescore else None
         self._backbone = backbone
 
     def start(self, row: Row) -> ProbeState:
         assert self._backbone is not None
         options = self.options
-        if options.init == "calibrated":
-            return ProbeState(self._vector.repeat(options.probes, 1))
+        if self._vectors is not None:
+            return ProbeState(self._vectors)
         vectors = initial_vectors(
             options.init,
             options.probes,
@@ -80,6 +92,14 @@ class Probe(NamedMethod):
             seed=row.request.sampling.seed,
         )
         return ProbeState(vectors)
+
+    def _take(self, learned: Learned) -> None:
+        """Use what training left."""
+        if self.options.probes > len(learned.vectors):
+            raise OptionError("probes", self.options.probes, f"the checkpoint has {len(learned.vectors)}; lower it")
+        self._vectors = learned.vectors[: self.options.probes]
+        self.adapter, self.lossless = learned.adapter, learned.lossless
+        self.gain = GAIN[learned.kind]
 
     def draft(self, rows: Sequence[Row]) -> Sequence[Draft]:
         return [self._with_probes(row.state, self.tree(row)) for row in rows]
@@ -133,7 +153,7 @@ class Probe(NamedMethod):
         if isinstance(options.owners, int):
             owners = likeliest_anchors(tree, options.owners)
         elif not options.all_own:
-            nodes, owners = share(tree, options.block_size - 1, options.probes, PROBE_GAIN)
+            nodes, owners = share(tree, options.block_size - 1, options.probes, self.gain)
             tree = tree.first(nodes)
         return lay_out(tree, owners, state.vectors)
 

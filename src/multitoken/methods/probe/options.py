@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from multitoken.methods.registry import MethodOptions
 
-Init = Literal["mean", "last", "sample", "offset", "vocab", "calibrated"]
+Init = Literal["mean", "last", "sample", "offset", "vocab", "calibrated", "learned"]
 Tree = Literal["best", "dynamic", "static"]
 TABLE_DEPTH = 2  # levels below the probes that the next-token table fills by default
 
@@ -20,14 +21,18 @@ class ProbeOptions(MethodOptions):
     init: Init = Field(
         "vocab",
         description="first probe vectors: mean, last or sample as in the paper, offset (its stress test), vocab (mean "
-        "of the embedding table), calibrated (best of several on text that the model writes)",
+        "of the embedding table), calibrated (best of several on text that the model writes), learned (a checkpoint)",
+    )
+    checkpoint: Path | None = Field(
+        None,
+        description="folder that multitoken train wrote, for init=learned (default: what is shipped for the model)",
     )
     mixing: float | None = Field(
         None,
         ge=0,
         le=1,
         description="how far a probe moves toward each committed token's embedding (lambda); default 0.1 for the "
-        "paper's inits, 0 for vocab and calibrated",
+        "paper's inits, 0 for the others",
     )
     offset_scale: float | None = Field(
         None, description="standard deviations that the offset init adds to the mean (default 5)"
@@ -77,6 +82,8 @@ class ProbeOptions(MethodOptions):
                 raise ValueError("widths must be 1 or more at each depth")
             if self.depth is not None:
                 raise ValueError("widths sets the depth of a static tree; leave depth out")
+        if self.checkpoint is not None and self.init != "learned":
+            raise ValueError("checkpoint goes with init=learned")
         if self.offset_scale is not None and self.init != "offset":
             raise ValueError("offset_scale goes with init=offset")
         if self.block_size < (needed := self._slots(sum(self.widths or (1,)))):
