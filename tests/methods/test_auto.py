@@ -19,6 +19,7 @@ from multitoken.methods.auto import Auto, AutoOptions, cost
 from multitoken.methods.auto import method as module
 from multitoken.methods.auto.cost import StepCost, cost_path, step_cost
 from multitoken.methods.auto.method import EXPLORE, AutoState
+from multitoken.methods.auto.trust import Reliability
 from scripted import run
 from support import tiny_backbone
 
@@ -170,7 +171,7 @@ def test_honesty_is_a_ratio_of_sums():
 
 def test_worthless_probes_are_dropped_and_looked_at_again(monkeypatch):
     """A tiny random model's probes bring nothing: soon only the looks are left."""
-    method = Clocked(lambda slots: 1 + 0.2 * (slots - 1), monkeypatch, rescore=0)
+    method = Clocked(lambda slots: 1 + 0.06 * (slots - 1), monkeypatch, rescore=0)
     engine = Engine(tiny_backbone("llama"))
     row = engine.add(Request((5, 9, 31), method, max_new_tokens=240))
     run(engine)
@@ -225,3 +226,34 @@ def test_rows_enter_and_leave(monkeypatch):
 def test_options_are_refused(options, words):
     with pytest.raises(OptionError, match=words):
         create("auto", **options)
+
+
+# -- how far predictions are believed ---------------------------------------------------------------------------------
+
+
+def test_reliability_follows_what_came_true():
+    record = Reliability()
+    sure, weak = float(np.log(0.8)), float(np.log(0.1))
+    assert record.corrected([sure, weak]) == pytest.approx([0.8, 0.1])
+    for step in range(4000):
+        # Sure candidates come true half the time, weak ones twice as often as they say.
+        record.learn([sure, weak], ([0] if step % 2 else []) + ([1] if step % 5 == 0 else []))
+    assert record.corrected([sure, weak]) == pytest.approx([0.5, 0.2], rel=0.1)
+    assert record.corrected([float(np.log(0.3))]) == pytest.approx([0.3])  # nothing is known of that range
+    assert (record.corrected([0.0, weak]) <= 1).all()
+
+
+def test_trees_that_do_not_pay_for_their_making_are_rarely_made(monkeypatch):
+    """Where slots are dear, the next-token table and weak votes are asked at a look now and then."""
+    made = {}
+    for bare in (-1.0, 1.0):
+        method = Clocked(dear, monkeypatch)
+        engine = Engine(tiny_backbone("llama"))
+        engine.add(Request((5, 9, 31), method, max_new_tokens=200, eos=frozenset()))
+        method._pace.bare = bare
+        tree_of, calls = method._fused.tree_of, []
+        monkeypatch.setattr(method._fused, "tree_of", lambda *a, t=tree_of, c=calls: c.append(a) or t(*a))
+        monkeypatch.setattr(method, "_echoes", lambda state, tokens: False)
+        run(engine)
+        made[bare] = len(calls)
+    assert 0 < made[-1.0] < 12 < made[1.0]

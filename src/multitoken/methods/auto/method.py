@@ -19,6 +19,7 @@ from multitoken.engine.draft import ROOT, Draft
 from multitoken.engine.method import Step
 from multitoken.engine.row import Row
 from multitoken.methods.auto.cost import step_cost
+from multitoken.methods.auto.trust import Reliability
 from multitoken.methods.fused.history import LONGEST
 from multitoken.methods.fused.method import Fused, FusedOptions, FusedState
 from multitoken.methods.probe.method import lay_out
@@ -29,9 +30,10 @@ from multitoken.models.backbone import Backbone
 CHOICES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MEMORY = 0.05  # weight of the newest step in running means
 TRUSTED = 4.0  # accepted nodes that a row's predictions are taken to have brought before it has seen any
-GAIN_EVERY = 8  # steps with probe levels between two measurements of what they bring
+FIRST_GAIN = 0.1  # tokens that an anchor's probe levels are taken to add to a step before that was measured
+GAIN_EVERY = 8  # steps with probe levels between two measurements of what they bring, after the first few
 EXPLORE = 64  # steps between two looks at what a probe would bring, while probes are off
-STRONG_VOTE = 0.3  # an n-gram trusted less than this does not make a tree worth building when probes are off
+STRONG_VOTE = 0.3  # with an n-gram trusted as much, a tree is always worth its making
 
 
 class AutoOptions(MethodOptions):
@@ -50,6 +52,7 @@ class AutoState:
     Attributes:
         accepted, predicted: accepted nodes and how many were expected, sums that fade with every step.
         drafted: expected accepted nodes of the draft in flight.
+        scores: log-probabilities of its nodes, as the sources gave them.
         idle: steps since the row last had probe logits.
         explored: the logits that it has came after a long time without.
     """
@@ -58,6 +61,7 @@ class AutoState:
     accepted: float = 0.0
     predicted: float = 0.0
     drafted: float = 0.0
+    scores: list[float] = field(default_factory=list)
     idle: int = 0
     explored: bool = False
 
@@ -81,13 +85,17 @@ class Pace:
         tokens, seconds: running means of a step's tokens and time; their ratio is rho.
         gain: net worth in tokens that the anchor's probe levels add to a step.
         looks: trees made from probe levels.
+        bare: net worth in tokens of making a tree where neither probes nor the text have much to say.
+        bare_steps: steps at which that was asked.
         slots, started, drafted, rows: the step in flight, its draft's start and end.
     """
 
     tokens: float
     seconds: float
-    gain: float = 0.3
+    gain: float = FIRST_GAIN
     looks: int = 0
+    bare: float = FIRST_GAIN
+    bare_steps: int = 0
     slots: int = 0
     started: float = 0.0
     drafted: float = 0.0
@@ -120,6 +128,7 @@ class Auto(NamedMethod):
             return
         self._fused.bind(backbone)
         self._cost = step_cost(backbone)
+        self._reliability = Reliability()
         self._pace = Pace(tokens=1.0, seconds=float(self._cost.of(1)))
         self._backbone = backbone
 
@@ -142,8 +151,9 @@ class Auto(NamedMethod):
         self._learn_pace(rows, step)
         for index, row in enumerate(rows):
             state: AutoState = row.state
-            if state.drafted > 0:
+            if state.scores:
                 state.learn(len(step.paths[index]))
+                self._reliability.learn(state.scores, step.paths[index])
             logits = step.probe_logits[index]
             state.explored = len(logits) > 0 and state.idle >= EXPLORE
             state.idle = 0 if len(logits) else state.idle + 1
@@ -156,25 +166,34 @@ class Auto(NamedMethod):
         if not row.prefilled:
             return Candidates([], [], [])
         state: AutoState = row.state
+        pace = self._pace
         started = perf_counter()
-        tree = self._candidates(state, row.tokens)
-        if state.fused.probe.levels:
-            pace = self._pace
+        bare = not state.fused.probe.levels and not self._echoes(state, row.tokens)
+        if bare and not self._worth_making():
+            return Candidates([], [], [])
+        tree = self._fused.tree_of(state.fused, row.tokens, self.options.max_block_size - 1)
+        if bare:
+            net = self._tokens(row, tree) - self._price(self._choices, rows)
+            seconds = perf_counter() - started
+            pace.bare += 2 * MEMORY * (float(net.max() - net[0]) - pace.rate * seconds - pace.bare)
+        elif state.fused.probe.levels:
             # A look after a long time without probes is rare, and always counts.
-            if pace.looks % GAIN_EVERY == 0 or state.explored:
+            if pace.looks < GAIN_EVERY or pace.looks % GAIN_EVERY == 0 or state.explored:
                 self._learn_gain(row, tree, rows, perf_counter() - started)
             pace.looks += 1
         return tree
 
-    def _candidates(self, state: AutoState, tokens: Sequence[int]) -> Candidates:
-        """What the sources propose; nothing where they have so little to say that a tree is not worth its making."""
+    def _echoes(self, state: AutoState, tokens: Sequence[int]) -> bool:
+        """Whether the text has been here before, by what such matches have been worth."""
         history = state.fused.history
         history.update(tokens)
-        if not state.fused.probe.levels:
-            trusts = [trust for trust, _ in history.votes(tokens[-LONGEST:])]
-            if max(trusts, default=0.0) < STRONG_VOTE:
-                return Candidates([], [], [])
-        return self._fused.tree_of(state.fused, tokens, self.options.max_block_size - 1)
+        return max((trust for trust, _ in history.votes(tokens[-LONGEST:])), default=0.0) >= STRONG_VOTE
+
+    def _worth_making(self) -> bool:
+        """Whether trees of the next-token table and weak votes have paid for the time of making them."""
+        pace = self._pace
+        pace.bare_steps += 1
+        return pace.bare > 0 or pace.bare_steps % EXPLORE == 0
 
     def _price(self, sizes: np.ndarray, rows: int) -> np.ndarray:
         """A row's part in the price, in tokens, of a step of ``rows`` rows with blocks of ``sizes``."""
@@ -189,7 +208,7 @@ class Auto(NamedMethod):
 
     def _tokens(self, row: Row, tree: Candidates) -> np.ndarray:
         """Expected tokens of a step with the first nodes of ``tree``, for each choice of block size."""
-        worth = np.concatenate([[0.0], row.state.honesty * np.cumsum(np.exp(tree.scores))])
+        worth = np.concatenate([[0.0], row.state.honesty * np.cumsum(self._reliability.corrected(tree.scores))])
         return 1 + worth[np.minimum(self._choices - 1, len(tree))]
 
     def _lay_out(self, row: Row, tree: Candidates, nodes: int, rows: int) -> Draft:
@@ -202,7 +221,8 @@ class Auto(NamedMethod):
         if 1 + len(kept) + len(owners) > limit:
             nodes, owners = share(kept, limit - 1, 1, self._pace.gain)
             kept = kept.first(nodes)
-        state.drafted = float(np.exp(kept.scores).sum())
+        state.scores = kept.scores
+        state.drafted = float(self._reliability.corrected(kept.scores).sum())
         return lay_out(kept, owners, state.fused.probe.vectors[:1])
 
     def _owners(self, tree: Candidates, rows: int) -> list[int]:
@@ -234,7 +254,7 @@ class Auto(NamedMethod):
         state: AutoState = row.state
         levels, state.fused.probe.levels = state.fused.probe.levels, []
         started = perf_counter()
-        without = self._candidates(state, row.tokens)
+        without = self._fused.tree_of(state.fused, row.tokens, self.options.max_block_size - 1)
         seconds -= perf_counter() - started
         state.fused.probe.levels = levels
         price = self._price(self._choices, rows)
