@@ -214,8 +214,8 @@ def test_two_processes_equal_one_with_twice_the_batch(tmp_path):
     script = tmp_path / "two.py"
     script.write_text(TWO)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(__file__).parents[i]) for i in (0, 1))}
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
-    subprocess.run([*command, "--num_machines", "1", str(script), str(tmp_path / "two")], env=env, check=True)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    subprocess.run([*command, str(script), str(tmp_path / "two")], env=env, check=True)
     found = [torch.load(tmp_path / "two" / f"weights-{rank}-of-2.pt") for rank in (0, 1)]
     assert torch.equal(*found)
     one = Regression()

@@ -29,17 +29,22 @@ SPARE = 1.5  # of the longest step and evaluation, kept free at the end of a tim
 
 
 class Objective(Protocol):
-    """What is trained.
+    """What is trained."""
 
-    Attributes:
-        module: its parameters that require gradients are trained; nothing else of it is saved.
-        size: number of items to learn from.
-        key: what a checkpoint must agree with to be taken up again (model, data, shape), as JSON values.
-    """
+    @property
+    def module(self) -> nn.Module:
+        """Its parameters that require gradients are trained; nothing else of it is saved."""
+        ...
 
-    module: nn.Module
-    size: int
-    key: Mapping[str, Any]
+    @property
+    def size(self) -> int:
+        """Number of items to learn from."""
+        ...
+
+    @property
+    def key(self) -> Mapping[str, Any]:
+        """What a checkpoint must agree with to be taken up again (model, data, shape), as JSON values."""
+        ...
 
     def loss(self, items: Sequence[int], step: int) -> Tensor:
         """Mean loss over ``items`` (each from 0 to size - 1). PyTorch's default generator is seeded by step."""

@@ -1,4 +1,5 @@
-"""Training in several processes: ``accelerate launch --num_processes N -m multitoken train ...``.
+"""Training in several processes: ``accelerate launch --num_processes N -m multitoken train ...``; on CPUs, where that
+wants MPI, ``torchrun --nproc_per_node N -m multitoken train ...``.
 
 Gradients are averaged by hand instead of through a wrapped module, since objectives call parts of their modules, and
 not every step calls every part. Alone, nothing of `accelerate` is imported.

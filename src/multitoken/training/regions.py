@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from multitoken.errors import DataError
 from multitoken.methods.probe.survey import Chains, chain_block
 from multitoken.models.backbone import Backbone
 from multitoken.models.block import Block
@@ -48,6 +49,14 @@ class Text:
         return cls(kept, first, sample.finish == "stop" and len(kept) == len(tokens))
 
 
+def texts_of(samples: Sequence[Sample], longest: int) -> list[Text]:
+    """Those samples that something can be learned from. Raises `DataError` where there are none."""
+    texts = [text for sample in samples if (text := Text.of(sample, longest)) is not None]
+    if not texts:
+        raise DataError(f"no sample has an answer within {longest} tokens; raise --longest, or make longer answers")
+    return texts
+
+
 def spread_owners(text: Text, regions: int, rng: random.Random) -> list[int]:
     """Up to ``regions`` positions, evenly spaced over the answer, from a random offset.
 
@@ -60,12 +69,12 @@ def spread_owners(text: Text, regions: int, rng: random.Random) -> list[int]:
     return sorted({text.first + int(offset + i * stride) for i in range(count)})
 
 
-def true_targets(text: Text, owners: Sequence[int], length: int, after_end: int | None = None) -> list[list[int]]:
+def true_targets(text: Text, owners: Sequence[int], length: int) -> list[list[int]]:
     """What each region should predict, [C, length + 1]: the ``length + 1`` tokens behind each owner.
 
-    Behind the end of a finished text that is ``after_end`` (the end-of-text token, as in the paper), or nothing.
+    Behind a finished text that is its end-of-text token, as in the paper; behind a cut one, nothing.
     """
-    filler = after_end if text.end and after_end is not None else IGNORED
+    filler = text.tokens[-1] if text.end else IGNORED
     padded = [*text.tokens, *[filler] * (length + 1)]
     return [padded[owner + 1 : owner + length + 2] for owner in owners]
 
@@ -136,14 +145,11 @@ def lay_out(
     owners: Sequence[Sequence[int]],
     length: int,
     backbone: Backbone,
-    after_end: int | None = None,
     bidirectional: bool = False,
 ) -> Regions:
     """A region of ``length`` slots under each of ``owners`` (positions, per text)."""
     chains = chain_block([text.tokens for text in texts], owners, length, backbone.device, bidirectional)
     targets = [
-        target
-        for text, places in zip(texts, owners, strict=True)
-        for target in true_targets(text, places, length, after_end)
+        target for text, places in zip(texts, owners, strict=True) for target in true_targets(text, places, length)
     ]
     return Regions(chains, torch.tensor(targets, device=backbone.device))
