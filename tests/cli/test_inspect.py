@@ -23,7 +23,18 @@ def test_cost(run, tiny, tmp_path):
     ]
     assert "</svg>" in plot.read_text()
     text = run(*argv, "--dtypes", "float32").out
-    assert "float32, ms" in text and "bfloat16" not in text
+    assert "float32 packed, ms" in text and "bfloat16" not in text
+
+
+def test_cost_of_runtimes(run, tiny):
+    argv = ["inspect", "cost", "--model", tiny, "--sizes", "1,4", "--context", "8", "--repeats", "2"]
+    outcome = run(*argv, "--dtypes", "float32", "--runtimes", "eager,packed,int8", "--json")
+    points = json.loads(outcome.out)["points"]
+    assert [(p["runtime"], p["size"]) for p in points] == [
+        (runtime, size) for runtime in ("eager", "packed", "int8") for size in (1, 4)
+    ]
+    twice = run(*argv, "--runtimes", "eager,eager")
+    assert twice.code != 0 and "runtimes" in twice.err
 
 
 def test_alignment(run, tiny, tmp_path):

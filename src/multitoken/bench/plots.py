@@ -28,11 +28,11 @@ def check_plot(path: Path) -> None:
 
 
 def cost_figure(points: Sequence[CostPoint], model: str, format: str) -> bytes:
-    """Milliseconds per forward against block size, one line per dtype. ``format``: svg, png or pdf."""
+    """Milliseconds per forward against block size, one line per dtype and runtime. ``format``: svg, png or pdf."""
     figure, axes = _axes(f"Cost of a forward of {model}, {points[0].context} tokens cached", "block size", "ms")
-    for dtype in dict.fromkeys(point.dtype for point in points):
-        line = [point for point in points if point.dtype == dtype]
-        axes.plot([p.size for p in line], [1e3 * p.seconds for p in line], marker="o", label=dtype)
+    for label in dict.fromkeys(point.label for point in points):
+        line = [point for point in points if point.label == label]
+        axes.plot([p.size for p in line], [1e3 * p.seconds for p in line], marker="o", label=label)
     sizes = sorted({point.size for point in points})
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])

@@ -34,6 +34,11 @@ class CostOptions(ModelFlags):
     dtypes: list[Literal["float32", "bfloat16", "float16"]] = Field(
         ["float32", "bfloat16"], min_length=1, description="precisions to measure, by turns"
     )
+    runtime: str = Field("auto", description="see --runtimes", json_schema_extra={"cli": False})
+    quantize: str = Field("none", description="see --runtimes", json_schema_extra={"cli": False})
+    runtimes: list[Literal["auto", "eager", "packed", "int8"]] = Field(
+        ["auto"], min_length=1, description="runtimes to measure, each in every precision, by turns"
+    )
     sizes: list[int] = Field([1, 2, 4, 8, 16, 32, 64], min_length=1, description="block sizes")
     context: int = Field(256, ge=0, description="tokens in the cache")
     rows: int = Field(1, ge=1, description="rows per forward")
@@ -58,7 +63,13 @@ def run_cost(options: CostOptions) -> int:
         check_plot(options.plot)
     if len(set(options.dtypes)) < len(options.dtypes):
         raise OptionError("dtypes", ",".join(options.dtypes), "name each precision once")
-    backbones = [options.model_copy(update={"dtype": dtype}).load().backbone for dtype in options.dtypes]
+    if len(set(options.runtimes)) < len(options.runtimes):
+        raise OptionError("runtimes", ",".join(options.runtimes), "name each runtime once")
+    backbones = [
+        options.model_copy(update={"dtype": dtype, **_loading(runtime)}).load().backbone
+        for dtype in options.dtypes
+        for runtime in options.runtimes
+    ]
     points = measure_costs(backbones, options.sizes, options.context, options.rows, options.repeats)
     if options.plot is not None:
         write_whole(options.plot, cost_figure(points, options.model, options.plot.suffix[1:].lower()))
@@ -69,18 +80,22 @@ def run_cost(options: CostOptions) -> int:
     return 0
 
 
+def _loading(runtime: str) -> dict[str, str]:
+    return {"quantize": "int8"} if runtime == "int8" else {"runtime": runtime}
+
+
 def cost_table(points: Sequence[CostPoint], options: CostOptions) -> Table:
-    """Block sizes down, precisions across: milliseconds and how many times the cost of block size 1."""
+    """Block sizes down, precisions and runtimes across: milliseconds and how many times the cost of block size 1."""
     title = f"Forward of {options.model}: {options.context} tokens cached, {options.rows} row(s), medians"
     table = Table(title=title, title_justify="left")
     table.add_column("block size", justify="right")
-    by_dtype = {dtype: [p for p in points if p.dtype == dtype] for dtype in dict.fromkeys(p.dtype for p in points)}
-    for dtype in by_dtype:
-        table.add_column(f"{dtype}, ms", justify="right")
+    curves = {label: [p for p in points if p.label == label] for label in dict.fromkeys(p.label for p in points)}
+    for label in curves:
+        table.add_column(f"{label}, ms", justify="right")
         table.add_column("x first", justify="right")
     for number, size in enumerate(options.sizes):
         cells = []
-        for line in by_dtype.values():
+        for line in curves.values():
             seconds = line[number].seconds
             cells += [f"{1e3 * seconds:.1f}", f"{seconds / line[0].seconds:.2f}"]
         table.add_row(str(size), *cells)

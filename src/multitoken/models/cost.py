@@ -31,6 +31,7 @@ class CostPoint:
         rows: rows per forward.
         dtype: of the model, as in ``float32``.
         repeats: forwards timed.
+        runtime: of the model, as in ``packed``.
     """
 
     size: int
@@ -40,6 +41,12 @@ class CostPoint:
     rows: int
     dtype: str
     repeats: int
+    runtime: str = "eager"
+
+    @property
+    def label(self) -> str:
+        """Names its curve."""
+        return f"{self.dtype} {self.runtime}"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -85,6 +92,7 @@ def measure_costs(
             rows=rows,
             dtype=backbones[b].dtype_name,
             repeats=repeats,
+            runtime=backbones[b].runtime,
         )
         for (b, s), found in times.items()
     ]
