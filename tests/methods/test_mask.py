@@ -90,9 +90,10 @@ def test_a_stop_token_inside_a_span_ends_there(folder, backbone):
     method = create("mask", checkpoint=folder("llama"), acceptance="static", k=4)
     free = generate(backbone, [PROMPT], method, max_new_tokens=12)[0].output
     place = next(i for i in (5, 6, 9, 10) if free.index(free[i]) == i)  # inside a span of four
-    for option in ("eos", "stop_tokens"):
+    stop = frozenset({free[place]})
+    for ends in ({"eos": stop}, {"stop_tokens": stop}):
         engine = Engine(backbone)
-        row = engine.add(Request(tuple(PROMPT), method, max_new_tokens=12, **{option: frozenset({free[place]})}))
+        row = engine.add(Request(tuple(PROMPT), method, max_new_tokens=12, **ends))
         run(engine)
         assert row.output == free[: place + 1] and row.finish_reason == "stop"
     engine = Engine(backbone)

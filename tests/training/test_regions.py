@@ -122,8 +122,7 @@ def test_targets_and_the_end_of_text():
     sample = Sample([7, 8, 9], [10, 11, 12, 2], "self", "stop")
     text = Text.of(sample, 100)
     assert text is not None and text.first == 2 and text.end
-    assert true_targets(text, [2, 5], 2) == [[10, 11, 12], [2, IGNORED, IGNORED]]
-    assert true_targets(text, [5], 2, after_end=2) == [[2, 2, 2]]
+    assert true_targets(text, [2, 5], 2) == [[10, 11, 12], [2, 2, 2]]
     cut = Text.of(sample, 6)
-    assert cut is not None and not cut.end and true_targets(cut, [4], 2, after_end=2) == [[12, IGNORED, IGNORED]]
+    assert cut is not None and not cut.end and true_targets(cut, [4], 2) == [[12, IGNORED, IGNORED]]
     assert Text.of(sample, 4) is None

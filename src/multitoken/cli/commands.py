@@ -7,6 +7,7 @@ from multitoken.cli.command import Command
 HERE = "multitoken.cli"
 GROUPS = {
     "data": "text to train on",
+    "train": "train what drafts, on the model's own text",
     "inspect": "measure a model: cost of a forward, alignment of probes",
 }
 COMMANDS = (
@@ -35,6 +36,20 @@ COMMANDS = (
         f"{HERE}.data",
         "SynthesizeCommand",
         "run_synthesize",
+    ),
+    Command(
+        "train probes",
+        "learn probe vectors, minutes on a CPU",
+        f"{HERE}.train_mask",
+        "TrainProbesCommand",
+        "run_train_probes",
+    ),
+    Command(
+        "train mask",
+        "self-distil masks that predict several tokens",
+        f"{HERE}.train_mask",
+        "TrainMaskCommand",
+        "run_train_mask",
     ),
     Command("demo", "see it work: plain and probe, side by side", f"{HERE}.demo", "DemoCommand", "run_demo"),
 )

@@ -24,6 +24,7 @@ class Chains:
     Attributes:
         block: its chain slots hold token 0 until vectors or tokens are put there.
         width: text slots of each row.
+        text_mask: which of them are text and not padding, bool [B, width].
         row: row of each chain, int64 [C].
         owners: column of each chain's owner, int64 [C].
         slots: columns of each chain, int64 [C, k].
@@ -31,6 +32,7 @@ class Chains:
 
     block: Block
     width: int
+    text_mask: Tensor
     row: Tensor
     owners: Tensor
     slots: Tensor
@@ -78,7 +80,9 @@ def chain_block(
         visible=torch.from_numpy(visible).to(device),
         probe_mask=probes,
     )
-    return Chains(block, width, row, owner, slots)
+    lengths = torch.tensor([len(text) for text in texts], device=device)
+    text_mask = torch.arange(width, device=device) < lengths[:, None]
+    return Chains(block, width, text_mask, row, owner, slots)
 
 
 def probe_block(tokens: Sequence[int], owners: Sequence[int], vectors: Tensor) -> Block:

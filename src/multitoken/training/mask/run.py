@@ -1,0 +1,123 @@
+"""From a corpus to a checkpoint: build student and objective, train, save."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from multitoken.errors import DataError, OptionError
+from multitoken.methods.probe.learned import FACTS, Kind, save_learned
+from multitoken.models.backbone import Backbone
+from multitoken.models.loading import LoadedModel
+from multitoken.training.corpus import Corpus
+from multitoken.training.loop import LoopOptions, Outcome, Report, train
+from multitoken.training.mask.objective import MaskObjective, MaskSettings
+from multitoken.training.mask.student import Student
+from multitoken.training.processes import Processes
+from multitoken.training.regions import texts_of
+
+PACKAGES = ("multitoken", "torch", "transformers")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSettings:
+    """An adapter's shape, and how it is stored.
+
+    Attributes:
+        rank, alpha: the update is B A x * alpha / rank.
+        targets: last names of the layers that have one (none given: every linear layer of the decoder).
+        dtype: on disk.
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ()
+    dtype: torch.dtype = torch.bfloat16
+
+
+def train_masks(
+    model: LoadedModel,
+    corpus: Corpus,
+    kind: Kind,
+    settings: MaskSettings,
+    loop: LoopOptions,
+    adapter: AdapterSettings | None = None,
+    *,
+    held_out: float = 0.05,
+    command: str = "",
+    report: Report | None = None,
+    processes: Processes | None = None,
+) -> Outcome:
+    """Train and write a checkpoint to ``loop.out``: what `multitoken.methods.probe.learned.load_learned` reads.
+
+    With kind ``full`` the folder is a Transformers checkpoint as well. Progress lies there too, and the same call takes
+    it up again.
+
+    Args:
+        model: loaded with runtime ``eager``.
+        corpus: the model's own text.
+        held_out: share of it to judge by.
+
+    Raises:
+        OptionError: options that do not go together.
+        DataError: the corpus has nothing to learn from, or ``loop.out`` was begun with other settings.
+    """
+    shape = adapter or AdapterSettings()
+    if settings.prefix_loss and kind in ("probes", "gated-lora"):
+        raise OptionError("prefix_loss", True, f"{kind} leaves the text's own predictions alone; use lora or full")
+    backbone = model.backbone
+    train_part, held_out_part = corpus.split(held_out)
+    texts, judges = texts_of(train_part, settings.longest), texts_of(held_out_part, settings.longest)
+    student = Student(backbone, kind, settings.k_max - 1, shape.rank, shape.alpha, shape.targets, loop.seed)
+    facts = {"model": model.name, "model_fingerprint": backbone.fingerprint, "corpus": corpus.digest}
+    key = {**facts, "rank": shape.rank, "alpha": shape.alpha, "targets": list(shape.targets)}
+    objective = MaskObjective(student, texts, judges, settings, model.eos, key)
+    processes = processes or Processes()
+    try:
+        outcome = train(objective, loop, report, processes)
+    finally:
+        if student.adapter is not None:
+            student.adapter.detach()
+    if processes.first:
+        training = {
+            "objective": asdict(settings),
+            "loop": {**loop.key, "processes": processes.count},
+            "steps": outcome.steps,
+            "seconds": round(outcome.seconds, 1),
+            "held_out": outcome.held_out,
+            "corpus": {"digest": corpus.digest, "samples": len(corpus.samples), "header": corpus.header},
+        }
+        provenance = {**facts, "training": training, "versions": versions(), "command": command}
+        save(model, student, loop.out, provenance, shape.dtype)
+    processes.wait()
+    return outcome
+
+
+def save(model: LoadedModel, student: Student, folder: Path, provenance: Mapping[str, Any], dtype: torch.dtype) -> None:
+    """Write what was trained."""
+    fingerprint = model.backbone.fingerprint
+    if student.trained is not None:
+        trained: Any = student.trained
+        try:
+            trained.save_pretrained(folder)
+            model.tokenizer.save_pretrained(folder)
+        except OSError as error:
+            raise DataError(f"{folder}: cannot be written ({error}); free some space and run the same again") from error
+        fingerprint = Backbone(trained).fingerprint
+    save_learned(folder, student.kind, student.vectors, fingerprint, dict(provenance), student.adapter, dtype)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that decide a result."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def is_trained(folder: Path) -> bool:
+    """A finished checkpoint lies in ``folder``."""
+    return (folder / FACTS).is_file()

@@ -1,0 +1,66 @@
+"""What is trained: mask vectors, and with them nothing, an adapter, or a whole model."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from multitoken.methods.probe.learned import ADAPTERS, Kind
+from multitoken.methods.probe.vectors import EmbeddingStatistics
+from multitoken.models.adapter import Adapter
+from multitoken.models.backbone import Backbone
+from multitoken.models.block import Block
+from multitoken.training.regions import Regions
+
+
+class Student(nn.Module):
+    """Vectors [k, d] and what is trained beside them.
+
+    Args:
+        backbone: the base. It stays as it is, except that an adapter is attached to it.
+        kind: ``probes`` (vectors alone), ``gated-lora``, ``lora``, or ``full`` (a copy of the base is trained).
+        masks: number of vectors k. All start at the mean of the embedding table.
+        rank, alpha, targets: of the adapter.
+        seed: of its first values.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        kind: Kind,
+        masks: int,
+        rank: int = 8,
+        alpha: float = 16.0,
+        targets: tuple[str, ...] = (),
+        seed: int = 0,
+    ):
+        super().__init__()
+        self.kind, self.base = kind, backbone
+        mean = EmbeddingStatistics.of(backbone).mean
+        self.vectors = nn.Parameter(mean.repeat(masks, 1))
+        self.adapter: Adapter | None = None
+        self.trained: nn.Module | None = None
+        self.backbone = backbone
+        if kind in ADAPTERS:
+            self.adapter = Adapter.of(backbone, rank, alpha, kind == "gated-lora", targets, seed)
+            self.adapter.attach(backbone)
+        elif kind == "full":
+            self.trained = copy.deepcopy(backbone.module).requires_grad_(True)
+            self.backbone = Backbone(self.trained)  # type: ignore[arg-type]
+
+    @property
+    def keeps_text(self) -> bool:
+        """Text slots are the base's own, so they need no gradient, and teacher and student share them."""
+        return self.trained is None and (self.adapter is None or self.adapter.gated)
+
+    def adapt(self, block: Block, regions: Regions) -> Block:
+        """``block`` with the slots named that the adapter acts on."""
+        if self.adapter is not None:
+            everything = torch.arange(block.rows * block.size, device=block.tokens.device)
+            block.adapted = {self.adapter: regions.slots(block) if self.adapter.gated else everything}
+        return block
+
+    def masks(self, length: int) -> Tensor:
+        return self.vectors[:length]
