@@ -166,7 +166,7 @@ class Engine:
         marks.append(perf_counter())
         hidden = self.backbone.forward(plan.block, self._cache)
         marks.append(perf_counter())
-        logits = self._node_logits(plan, hidden)
+        logits = self._chosen_from(rows, plan, hidden, self._node_logits(plan, hidden))
         marks.append(perf_counter())
         walks = verify(rows, drafts, logits)
         emissions = self._commit(rows, plan, walks, first)
@@ -191,6 +191,18 @@ class Engine:
         counts = [1 + draft.nodes for draft in plan.drafts]
         parts = [hidden[b, plan.certain[b] - 1 :][:count] for b, count in enumerate(counts)]
         return list(self.backbone.project(torch.cat(parts) if len(parts) > 1 else parts[0]).split(counts))
+
+    def _chosen_from(self, rows: list[Row], plan: Layout, hidden: Tensor, logits: list[Tensor]) -> list[Tensor]:
+        """The logits that tokens are chosen from: the model's, unless a lossy method gives others."""
+        if all(row.method.lossless for row in rows):
+            return logits
+        for method, members in by_method(rows):
+            if not method.lossless:
+                roots = hidden[members, [plan.certain[b] - 1 for b in members]]
+                chosen = method.choose([rows[b] for b in members], roots, [logits[b] for b in members])
+                for b, values in zip(members, chosen, strict=True):
+                    logits[b] = values
+        return logits
 
     def _commit(self, rows: list[Row], plan: Layout, walks: list[Walk], first: int) -> list[Emission]:
         emissions = []

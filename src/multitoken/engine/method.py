@@ -47,7 +47,7 @@ class Method(Protocol):
 
     Attributes:
         name: shown in results.
-        lossless: False if `extend` may commit tokens that the model did not choose.
+        lossless: False if `choose` or `extend` may commit tokens that the model did not choose.
         adapter: acts on the rows of this method (a gated one: on their probes), or None.
 
     One object may serve many rows at once; what belongs to one sequence is kept in ``row.state``.
@@ -77,6 +77,13 @@ class Method(Protocol):
 
     def stop(self, row: Row) -> None:
         """Let go of what is kept for a row outside of ``row.state``. Called when the row leaves the engine."""
+
+    def choose(self, rows: Sequence[Row], hidden: Tensor, logits: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Lossy methods only: what tokens are chosen from, float32 [1 + N, V] per row, in place of the model's logits.
+
+        ``hidden``: hidden state of each row's root, [B, d].
+        """
+        return logits
 
     def extend(self, rows: Sequence[Row], step: Step) -> Sequence[list[int]]:
         """Lossy methods only: tokens to commit after the bonus without verification, per row."""

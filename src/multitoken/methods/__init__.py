@@ -3,6 +3,7 @@
 from multitoken.methods.auto import Auto
 from multitoken.methods.draft import DraftModel
 from multitoken.methods.fused import Fused
+from multitoken.methods.heads import HeadsMethod
 from multitoken.methods.lookahead import Lookahead
 from multitoken.methods.mask import Mask
 from multitoken.methods.plain import Plain
@@ -15,6 +16,7 @@ __all__ = [
     "Auto",
     "DraftModel",
     "Fused",
+    "HeadsMethod",
     "Lookahead",
     "Mask",
     "MethodOptions",

@@ -146,12 +146,27 @@ class Backbone:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The same with gradients."""
-        logits = self.head(hidden)
+        return self.finish(self.head(hidden))
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """What the model does to the products with its head, whole or in part: float32, of the same shape."""
         if self._scale != 1.0:
             logits = logits * self._scale
         if self._softcap is not None:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits.float()
+
+    @torch.inference_mode()
+    def head_rows(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The head's weight and bias for ``tokens`` (int64 [S]) only: [S, d] and [S], whatever layout it is kept in."""
+        weight, bias = getattr(self.head, "weight", None), getattr(self.head, "bias", None)
+        if isinstance(weight, Tensor):
+            rows = weight[tokens]
+            return rows, rows.new_zeros(len(rows)) if bias is None else bias[tokens]
+        # A packed head shows its weights by what it makes of unit vectors.
+        offset = self.head(torch.zeros(1, self.width, dtype=self.dtype, device=self.device))[0, tokens]
+        units = torch.eye(self.width, dtype=self.dtype, device=self.device).split(64)
+        return torch.cat([self.head(part)[:, tokens] - offset for part in units]).T.contiguous(), offset
 
     # -- internals --------------------------------------------------------------------------------------------------
 
