@@ -51,5 +51,12 @@ COMMANDS = (
         "TrainMaskCommand",
         "run_train_mask",
     ),
+    Command(
+        "train heads",
+        "small heads that predict several tokens, and a span predictor",
+        f"{HERE}.train_heads",
+        "TrainHeadsCommand",
+        "run_train_heads",
+    ),
     Command("demo", "see it work: plain and probe, side by side", f"{HERE}.demo", "DemoCommand", "run_demo"),
 )

@@ -1,0 +1,1 @@
+"""Training of heads and of the predictors of their span."""
