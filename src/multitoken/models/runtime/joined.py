@@ -28,7 +28,7 @@ class _Joined:
 
     def part(self, index: int, x: Tensor) -> Tensor:
         if x is not self._input:
-            self._input, self._parts = x, self._layer(x).split(self._sizes, -1)
+            self._input, self._parts = x, torch.split_with_sizes(self._layer(x), self._sizes, -1)
         part = self._parts[index]
         if index == len(self._sizes) - 1:  # models ask in order; nothing is kept alive between two layers
             self._input, self._parts = None, ()

@@ -23,11 +23,12 @@ SMALLEST = 1e-12
 
 _mkldnn: Any = torch.ops.mkldnn
 _quantized: Any = torch.ops.quantized
+_linear: Any = getattr(_mkldnn, "_linear_pointwise", None)
 
 
 def can_pack() -> bool:
     """Whether this build of PyTorch has the packed kernels."""
-    return torch.backends.mkldnn.is_available() and hasattr(_mkldnn, "_linear_pointwise")
+    return torch.backends.mkldnn.is_available() and _linear is not None
 
 
 def can_quantise() -> bool:
@@ -55,7 +56,9 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], in the dtype of ``x``."""
         _refuse_gradient(x)
-        return _mkldnn._linear_pointwise(x.to(self._compute), self._weight, self._bias, "none", [], "").to(x.dtype)
+        if x.dtype == self._compute:
+            return _linear(x, self._weight, self._bias, "none", [], "")
+        return _linear(x.to(self._compute), self._weight, self._bias, "none", [], "").to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self._bias is not None}"
