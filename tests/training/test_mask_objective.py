@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from multitoken.methods.probe.learned import Kind
 from multitoken.models.backbone import Backbone
 from multitoken.models.block import causal_block
 from multitoken.training.mask import MaskObjective, MaskSettings, Student
@@ -18,8 +19,8 @@ ENDS = frozenset({2})
 TEXTS = [Text([(7 * i + j) % 250 + 5 for i in range(20)], 4) for j in (0, 3, 9)]
 
 
-def student_of(kind: str, masks: int = 3) -> Student:
-    student = Student(Backbone(copy.deepcopy(tiny_model())), kind, masks, rank=4)  # type: ignore[arg-type]
+def student_of(kind: Kind, masks: int = 3) -> Student:
+    student = Student(Backbone(copy.deepcopy(tiny_model())), kind, masks, rank=4)
     generator = torch.Generator().manual_seed(0)
     student.vectors.data += torch.randn(student.vectors.shape, generator=generator)
     if student.adapter is not None:

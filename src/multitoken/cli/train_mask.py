@@ -26,6 +26,7 @@ class RegionFlags(TrainingFlags):
 
     regions: int = Field(16, ge=1, description="places per text where tokens ahead are predicted")
     longest: int = Field(192, ge=8, description="tokens of a text; what is longer is cut")
+    judged: int = Field(16, ge=1, description="held-out texts that are looked at in each evaluation")
     teacher: Literal["hard", "soft"] = Field("hard", description="learn its best token, or its distribution")
 
 
@@ -54,7 +55,9 @@ class TrainMaskCommand(RegionFlags):
     prefix_loss: bool = Field(False, description="lora, full: train next-token predictions along the text too")
     rank: int = Field(8, ge=1, description="of an adapter")
     alpha: float = Field(16.0, gt=0, description="of an adapter: its update is scaled by alpha / rank")
-    targets: tuple[str, ...] = Field((), description="layers that have an adapter, e.g. q_proj,v_proj (default: all)")
+    targets: tuple[str, ...] = Field(
+        (), description="a layer that has an adapter, such as q_proj; give the flag once for each (default: all)"
+    )
     store: Literal["float32", "bfloat16", "float16"] = Field("bfloat16", description="precision of an adapter on disk")
 
 
@@ -66,6 +69,7 @@ def run_train_probes(options: TrainProbesCommand) -> int:
         teacher=options.teacher,
         regions=options.regions,
         longest=options.longest,
+        judged=options.judged,
     )
     return _train(options, "probes", settings, AdapterSettings())
 

@@ -23,7 +23,6 @@ from multitoken.training.regions import IGNORED, Regions, Text, lay_out, spread_
 
 TOP = 14  # a hit: the true token is among so many of a mask's best
 SURE = 0.9  # ConfAdapt's threshold in the held-out figures
-EVALUATED = 48  # held-out texts that are looked at
 EVALUATION_BATCH = 4
 
 
@@ -40,6 +39,7 @@ class MaskSettings:
         prefix_loss: the student's next-token predictions along the text are trained too.
         regions: regions per text.
         longest: tokens of a text.
+        judged: held-out texts that are looked at.
     """
 
     k_max: int = 8
@@ -50,6 +50,7 @@ class MaskSettings:
     prefix_loss: bool = False
     regions: int = 8
     longest: int = 192
+    judged: int = 16
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class MaskObjective:
         provenance: Mapping[str, Any],
     ):
         self.module = self.student = student
-        self._texts, self._held_out, self._settings = texts, held_out[:EVALUATED], settings
+        self._texts, self._held_out, self._settings = texts, held_out[: settings.judged], settings
         self._ends = torch.tensor(sorted(ends), dtype=torch.int64, device=student.base.device)
         self.size = len(texts)
         self.key = {**provenance, **asdict(settings), "kind": student.kind}
@@ -148,21 +149,24 @@ class MaskObjective:
         masks = student.masks(regions.length)
         if student.keeps_text:
             hidden = base.trace(student.adapt(regions.region_block(masks), regions), text)
-            states, owner_states = regions.states(hidden), regions.owner_states(text_hidden)
+            logits = base.logits(regions.states(hidden))
         else:
             hidden = student.backbone.trace(student.adapt(regions.whole_block(masks), regions))
-            states, owner_states = regions.states(hidden), regions.owner_states(hidden)
-        logits = student.backbone.logits(torch.cat([owner_states[:, None], states], 1))
-        rolled = logits.detach().argmax(-1)
+            states = torch.cat([regions.owner_states(hidden)[:, None], regions.states(hidden)], 1)
+            logits = student.backbone.logits(states)
         with torch.no_grad():
             if settings.labels == "truth":
                 targets, asked = self._truth(regions, text_hidden)
             else:
+                owners = base.logits(regions.owner_states(text_hidden))[:, None]
+                rolled = logits.argmax(-1)
+                if student.keeps_text:
+                    rolled = torch.cat([owners.argmax(-1), rolled], 1)
                 judging = regions.states(base.trace(regions.region_block(rolled[:, :-1]), text))
-                owners = regions.owner_states(text_hidden)[:, None]
-                targets, asked = self._student_forced(base.logits(torch.cat([owners, judging], 1)), rolled)
-        first = 1 if student.keeps_text else 0  # the owner's own prediction is the base's, and needs no lesson
-        judged = Judged(logits[:, first:], targets[:, first:], asked[:, first:])
+                targets, asked = self._student_forced(torch.cat([owners, base.logits(judging)], 1), rolled)
+        # With the text kept, the owner's own prediction is the base's, and needs no lesson.
+        last = logits.shape[1]
+        judged = Judged(logits, targets[:, -last:], asked[:, -last:])
         return judged, self._along(regions, hidden, text_hidden) if settings.prefix_loss else None
 
     def _student_forced(self, teacher: Tensor, rolled: Tensor) -> tuple[Tensor, Tensor]:
