@@ -15,7 +15,7 @@ from torch import Tensor
 from multitoken.errors import DataError
 from multitoken.methods import create
 from multitoken.methods.heads.checkpoint import load_heads
-from multitoken.methods.heads.modules import Gate, Heads, HeadShape, Reader, SpanPredictor
+from multitoken.methods.heads.modules import Gate, Heads, HeadShape, Kind, Reader, SpanPredictor
 from multitoken.models.backbone import Backbone
 from multitoken.models.block import causal_block
 from multitoken.models.capabilities import decide
@@ -121,7 +121,9 @@ def test_states_of_something_else_are_refused(tmp_path):
 # -- objective --------------------------------------------------------------------------------------------------------
 
 
-def objective(folder: Path, kind="sequential", k: int = 2, vocabulary: Tensor | None = None, **loss) -> HeadObjective:
+def objective(
+    folder: Path, kind: Kind = "sequential", k: int = 2, vocabulary: Tensor | None = None, **loss
+) -> HeadObjective:
     given = samples(9)
     heads = Heads(HeadShape(kind, k, 64, rank=16), torch.arange(VOCAB) if vocabulary is None else vocabulary)
     generator = torch.Generator().manual_seed(2)
@@ -187,7 +189,7 @@ def test_the_loss_is_the_weighted_mean_over_heads(tmp_path, distill):
     means = [(1 - distill) * hard[i] / inside[i] + distill * totals[i] / counts[i] for i in range(2)]
     expected = sum(w * m for w, m in zip(weights, means, strict=True)) / sum(weights)
     numbers = [task._items.index(item) for item in items]
-    assert float(task.loss(numbers, step)) == pytest.approx(expected, rel=1e-4)
+    assert task.loss(numbers, step).item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_deeper_heads_come_in_one_after_the_other():
