@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -43,6 +44,7 @@ class AutoOptions(MethodOptions):
     depth: int = Field(10, ge=1, le=64, description="deepest candidates")
     rescore: float = Field(1.0, ge=0, description="weight of the next-token table in a candidate's score (0: off)")
     table_seconds: float = Field(120.0, gt=0, description="time to make the next-token table, as in the probe method")
+    heads: Path | None = Field(None, description="folder of trained heads, which then are one source more")
 
 
 @dataclass(slots=True)
@@ -157,7 +159,7 @@ class Auto(NamedMethod):
             logits = step.probe_logits[index]
             state.explored = len(logits) > 0 and state.idle >= EXPLORE
             state.idle = 0 if len(logits) else state.idle + 1
-            self._fused.learn(state.fused, logits, step.tokens[index])
+            self._fused.learn(state.fused, logits, step.tokens[index], step.hidden[index])
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 

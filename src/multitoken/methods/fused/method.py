@@ -1,4 +1,4 @@
-"""Fused drafting: n-gram history, probes and the next-token table in one tree under one block budget.
+"""Fused drafting: n-gram history, probes, the next-token table and heads in one tree under one block budget.
 
 Every source gives probabilities: the history those that its match lengths have earned in this text, probes and table
 the model's own. Blended, they rank all candidates on one scale; the block takes the likeliest paths.
@@ -16,8 +16,10 @@ from torch import Tensor
 from multitoken.engine.draft import Draft
 from multitoken.engine.method import Step
 from multitoken.engine.row import Row
-from multitoken.methods.fused.history import History
+from multitoken.methods.fused.history import LONGEST, History
 from multitoken.methods.fused.tree import Base, mixed_tree
+from multitoken.methods.heads.checkpoint import load_heads
+from multitoken.methods.heads.source import HeadSource, HeadView
 from multitoken.methods.probe.candidates import continuations
 from multitoken.methods.probe.method import Probe, ProbeState, lay_out
 from multitoken.methods.probe.options import Init, ProbeOptions
@@ -38,6 +40,7 @@ class FusedOptions(MethodOptions):
     checkpoint: Path | None = Field(None, description="of learned probes or masks, as in the probe method")
     rescore: float = Field(1.0, ge=0, description="weight of the next-token table in a candidate's score (0: off)")
     table_seconds: float = Field(120.0, gt=0, description="time to make the next-token table, as in the probe method")
+    heads: Path | None = Field(None, description="folder of trained heads, which then are one source more")
 
     @model_validator(mode="after")
     def _consistent(self) -> FusedOptions:
@@ -52,6 +55,7 @@ class FusedOptions(MethodOptions):
 class FusedState:
     history: History
     probe: ProbeState
+    heads: HeadView | None = None
 
 
 @register
@@ -67,6 +71,8 @@ class Fused(NamedMethod):
         super().__init__(options)
         o = self.options
         shared = {"init": o.init, "rescore": o.rescore, "table_seconds": o.table_seconds, "checkpoint": o.checkpoint}
+        self._backbone: Backbone | None = None
+        self._heads: HeadSource | None = None
         probes = max(o.probes, 1)
         # The probe method lends its vectors and its table; trees and blocks are made here.
         self._probe = Probe(ProbeOptions.model_validate({**shared, "probes": probes, "block_size": probes + 2}))
@@ -74,6 +80,9 @@ class Fused(NamedMethod):
     def bind(self, backbone: Backbone) -> None:
         self._probe.bind(backbone)
         self.adapter, self.lossless = self._probe.adapter, self._probe.lossless
+        if self.options.heads is not None and self._backbone is not backbone:
+            self._heads = HeadSource(load_heads(self.options.heads, backbone), WIDTH)
+        self._backbone = backbone
 
     def start(self, row: Row) -> FusedState:
         return FusedState(History(), self._probe.start(row))
@@ -83,16 +92,18 @@ class Fused(NamedMethod):
 
     def observe(self, rows: Sequence[Row], step: Step) -> None:
         for index, row in enumerate(rows):
-            self.learn(row.state, step.probe_logits[index], step.tokens[index])
+            self.learn(row.state, step.probe_logits[index], step.tokens[index], step.hidden[index])
 
-    def learn(self, state: FusedState, logits: Tensor, tokens: list[int]) -> None:
-        """Take in the anchor's probe logits and the tokens just committed."""
+    def learn(self, state: FusedState, logits: Tensor, tokens: list[int], hidden: Tensor) -> None:
+        """Take in the anchor's probe logits, the tokens just committed and the anchor's hidden state [d]."""
         self._probe.learn(state.probe, logits, tokens)
+        if self._heads is not None:
+            state.heads = self._heads.look(hidden)
 
     def tree_of(self, state: FusedState, tokens: Sequence[int], nodes: int) -> Candidates:
         """The likeliest ``nodes`` paths after ``tokens``, in order of score."""
         state.history.update(tokens)
-        return mixed_tree(tokens, state.history, self._base(state.probe), self.options.depth, nodes)
+        return mixed_tree(tokens, state.history, self._base(state), self.options.depth, nodes)
 
     def _draft(self, row: Row) -> Draft:
         slots, probes = self.options.block_size - 1, self.options.probes
@@ -100,16 +111,39 @@ class Fused(NamedMethod):
         nodes, owners = share(tree, slots, probes, self._probe.gain)
         return lay_out(tree.first(nodes), owners if probes else [], row.state.probe.vectors[:probes])
 
-    def _base(self, state: ProbeState) -> Base:
+    def _base(self, state: FusedState) -> Base:
+        probed = self._probed(state.probe)
+        heads, view = self._heads, state.heads
+        if heads is None or view is None:
+            return probed
+        deepest = min(heads.depth, LONGEST)
+
+        def base(level: int, paths: Sequence[tuple[int, ...]]) -> list[dict[int, float]] | None:
+            if level > deepest:
+                return probed(level, paths)
+            found = heads.distributions(view, [path[-level:] for path in paths])
+            # The table alone knows less than a head; a probe is worth hearing beside it.
+            others = probed(level, paths) if level <= len(state.probe.levels) else None
+            return found if others is None else [mean(*pair) for pair in zip(found, others, strict=True)]
+
+        return base
+
+    def _probed(self, state: ProbeState) -> Base:
         table, rescore = self._probe.table, self.options.rescore
         deepest = len(state.levels) + 1 if table is not None else len(state.levels)
 
-        def base(level: int, parents: Sequence[int]) -> list[dict[int, float]] | None:
+        def base(level: int, paths: Sequence[tuple[int, ...]]) -> list[dict[int, float]] | None:
             if level > deepest:
                 return None
             probe = state.levels[level - 1] if level <= len(state.levels) else None
+            parents = [path[-1] for path in paths]
             tokens, logprobs = continuations(probe, parents, table, rescore, WIDTH, prune=True)
             pairs = zip(tokens.tolist(), logprobs.exp().tolist(), strict=True)
             return [dict(zip(ids, values, strict=True)) for ids, values in pairs]
 
         return base
+
+
+def mean(first: dict[int, float], second: dict[int, float]) -> dict[int, float]:
+    """Mean of two distributions over tokens; a token that one lacks has no probability there."""
+    return {token: (first.get(token, 0.0) + second.get(token, 0.0)) / 2 for token in {**first, **second}}

@@ -11,8 +11,9 @@ from multitoken.methods.probe.tree import Candidates, top
 
 EXPANDED = 12  # nodes of a depth that may have children
 LEAST = math.log(1e-4)  # paths less likely than this are not worth a slot
-# (depth, tokens in front) -> one distribution (token -> probability) per token in front, or None below the sources
-Base = Callable[[int, Sequence[int]], list[dict[int, float]] | None]
+# (depth, paths in front) -> one distribution (token -> probability) per path, or None below the sources. A path is the
+# last tokens of the text and of the tree, at most `LONGEST`.
+Base = Callable[[int, Sequence[tuple[int, ...]]], list[dict[int, float]] | None]
 
 
 def mixed_tree(tokens: Sequence[int], history: History, base: Base, depth: int, nodes: int) -> Candidates:
@@ -25,7 +26,7 @@ def mixed_tree(tokens: Sequence[int], history: History, base: Base, depth: int, 
     front: list[tuple[int, tuple[int, ...], float]] = [(ROOT, tail, 0.0)]
     bar = LEAST
     for level in range(1, depth + 1):
-        bases = base(level, [path[-1] for _, path, _ in front])
+        bases = base(level, [path for _, path, _ in front])
         grown: list[tuple[float, int, tuple[int, ...], int]] = []
         for index, (node, path, score) in enumerate(front):
             mixed = blend(bases[index] if bases else {}, history.votes(path))
