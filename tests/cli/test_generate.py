@@ -221,3 +221,11 @@ def test_chat_streams_and_ends_with_its_input(run, tiny, monkeypatch):
     assert outcome.code == 0
     assert outcome.out.strip()
     assert "tau 1.00" in outcome.err
+
+
+@pytest.mark.parametrize(("flag", "drawn"), [("--progress", True), ("--no-progress", False)])
+def test_bars_of_a_method_follow_the_flag(run, tiny, tmp_path, monkeypatch, flag, drawn):
+    monkeypatch.setenv("MULTITOKEN_CACHE", str(tmp_path))
+    outcome = run("generate", "Hi", "--model", tiny, "--method", "probe", "--max-new-tokens", "2", flag)
+    assert outcome.code == 0
+    assert ("next-token table" in outcome.err) is drawn

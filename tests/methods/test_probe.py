@@ -97,8 +97,8 @@ def test_calibration_keeps_the_candidate_with_the_most_hits(backbone):
     assert {"mean", "zero", "bos", "eos", "pad"} <= found.hits.keys()
     assert found.hits[found.winner] == max(found.hits.values()) and all(0 <= hit <= 1 for hit in found.hits.values())
     path = calibration_path(backbone)
-    kept = calibrated_vector(backbone, statistics, progress=False)
-    torch.testing.assert_close(calibrated_vector(backbone, statistics, progress=False), kept)
+    kept = calibrated_vector(backbone, statistics)
+    torch.testing.assert_close(calibrated_vector(backbone, statistics), kept)
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(ModelError, match="delete it and it will be made again"):
         calibrated_vector(backbone, statistics)

@@ -187,14 +187,14 @@ def test_table_entries_equal_a_direct_forward(family):
 
 def test_table_is_kept_reloaded_and_refused_when_damaged(backbone, tmp_path, monkeypatch):
     monkeypatch.setenv("MULTITOKEN_CACHE", str(tmp_path))
-    made = next_token_table(backbone, progress=False)
-    kept = next_token_table(backbone, progress=False)
+    made = next_token_table(backbone)
+    kept = next_token_table(backbone)
     assert torch.equal(made.tokens, kept.tokens) and torch.equal(made.logprobs, kept.logprobs)
     assert kept.vocab_size == made.vocab_size
     path = table_path(backbone)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ModelError, match="delete it and it will be made again"):
-        next_token_table(backbone, progress=False)
+        next_token_table(backbone)
 
 
 def test_table_stops_when_its_time_is_over(backbone):

@@ -34,6 +34,7 @@ class Backbone:
     def __init__(self, module: PreTrainedModel):
         self.module = module
         self.runtime = "eager"  # what `multitoken.models.runtime.prepare` made of it
+        self.progress = True  # methods may draw bars while they prepare for it
         self.refresh()
         self.config = module.config.get_text_config()
         self._embedding: nn.Module = module.get_input_embeddings()

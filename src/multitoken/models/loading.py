@@ -79,7 +79,7 @@ def load_model(
         exact: give each slot the same bits in any block, so that drafting changes no token in any precision. Needs a
             packed or quantised runtime.
         trust_remote_code: run Python code that comes with a hub model.
-        progress: show progress bars.
+        progress: show progress bars, those of methods that prepare for the model included.
 
     Raises:
         ModelError: the model cannot be found or used; the message says why.
@@ -103,6 +103,7 @@ def load_model(
         with _reading(name), quiet():
             module = _weights(name, path, torch_dtype, implementation, trust_remote_code)
         loaded = wrap(module.to(target), tokenizer, name=name, path=path)  # type: ignore[arg-type]
+        loaded.backbone.progress = progress
         prepare(loaded.backbone, runtime, quantize)
         if exact:
             check_exact(loaded.backbone, name)

@@ -40,12 +40,12 @@ class Calibration:
     hits: dict[str, float]
 
 
-def calibrated_vector(backbone: Backbone, statistics: EmbeddingStatistics, progress: bool = True) -> Tensor:
+def calibrated_vector(backbone: Backbone, statistics: EmbeddingStatistics) -> Tensor:
     """The best vector of this model, float32 [d]: from the cache, or found now and kept."""
     path = calibration_path(backbone)
     if path.is_file():
         return read_back(path, lambda file: load_file(str(file))["vector"].to(backbone.device))
-    found = calibrate(backbone, statistics, progress=progress)
+    found = calibrate(backbone, statistics, progress=backbone.progress)
     metadata = {"winner": found.winner, **{f"hits {name}": f"{share:.4f}" for name, share in found.hits.items()}}
     tensors = {"vector": found.vector.cpu().contiguous()}
     write_atomically(path, lambda part: save_file(tensors, str(part), metadata=metadata))

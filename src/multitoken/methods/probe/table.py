@@ -94,7 +94,7 @@ def shipped_path(backbone: Backbone) -> Path:
     return SHIPPED / f"{backbone.fingerprint}.safetensors"
 
 
-def next_token_table(backbone: Backbone, seconds: float | None = None, progress: bool = True) -> NextTokenTable:
+def next_token_table(backbone: Backbone, seconds: float | None = None) -> NextTokenTable:
     """The table of a model: shipped with the package, from the cache, or made now within ``seconds`` (None: all of it).
 
     A cached table is used as it is, even if it covers less than the time now allowed would.
@@ -103,7 +103,7 @@ def next_token_table(backbone: Backbone, seconds: float | None = None, progress:
     for known in (shipped_path(backbone), path):
         if known.is_file():
             return read_back(known, lambda file: NextTokenTable.load(file, backbone.device))
-    table = make_table(backbone, seconds, progress=progress)
+    table = make_table(backbone, seconds, progress=backbone.progress)
     table.save(path)
     return table
 
