@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from multitoken.errors import DataError
 from multitoken.storage import is_full
+from multitoken.training.processes import gathered, like
 
 SCHEMA = "multitoken.training/1"
 PREFIX, TENSORS, FACTS = "step-", "state.safetensors", "state.json"
@@ -31,14 +32,17 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-def save(folder: Path, step: int, module: nn.Module, optimizer: Optimizer, facts: dict[str, Any]) -> None:
-    """Write the checkpoint of ``step`` under ``folder`` and drop all but the last `KEPT`. Raises `DataError`."""
+def save(folder: Path, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Write the checkpoint of ``step`` under ``folder`` and drop all but the last `KEPT`. Raises `DataError`.
+
+    ``tensors``: what `state` gave.
+    """
     target = folder / f"{PREFIX}{step:08d}"
     part = folder / f".{target.name}.part"
     try:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        save_file(_tensors(module, optimizer), str(part / TENSORS))
+        save_file(tensors, str(part / TENSORS))
         (part / FACTS).write_text(json.dumps({"schema": SCHEMA, "step": step, **facts}, indent=1), "utf-8")
         for path in (part / TENSORS, part / FACTS):
             with open(path, "rb") as file:
@@ -86,12 +90,13 @@ def _steps(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{PREFIX}*"))
 
 
-def _tensors(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+def state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Weights and optimizer state, gathered from all processes, which must all call this."""
     kept: dict[str, Tensor] = {}
     for name, parameter in trained(module).items():
-        kept[f"weight/{name}"] = parameter.detach()
+        kept[f"weight/{name}"] = gathered(parameter)
         for key, value in optimizer.state[parameter].items():
-            kept[f"{key}/{name}"] = value if isinstance(value, Tensor) else torch.tensor(value)
+            kept[f"{key}/{name}"] = gathered(value) if isinstance(value, Tensor) else torch.tensor(value)
     return {name: tensor.cpu().contiguous().clone() for name, tensor in kept.items()}
 
 
@@ -101,6 +106,6 @@ def _load(tensors: dict[str, Tensor], module: nn.Module, optimizer: Optimizer) -
         key, _, parameter = name.partition("/")
         target = parameters[parameter]
         if key == "weight":
-            target.data.copy_(tensor)
+            target.data.copy_(like(tensor, target.data))
         else:  # AdamW keeps its step count on the CPU
-            optimizer.state[target][key] = tensor if key == "step" else tensor.to(target.device)
+            optimizer.state[target][key] = tensor if key == "step" else like(tensor, target.data)

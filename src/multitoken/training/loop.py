@@ -255,6 +255,7 @@ class _Run:
         self._points.append(Point(self._step, round(self._elapsed, 2), loss, held_out))
 
     def _save(self) -> None:
+        tensors = checkpoint.state(self._objective.module, self._optimizer)
         if not self._processes.first:
             return
         facts = {
@@ -265,7 +266,7 @@ class _Run:
             "points": [asdict(point) for point in self._points],
         }
         folder = self._options.out / "checkpoints"
-        checkpoint.save(folder, self._step, self._objective.module, self._optimizer, facts)
+        checkpoint.save(folder, self._step, tensors, facts)
 
     def _resume(self) -> None:
         folder = self._options.out / "checkpoints"

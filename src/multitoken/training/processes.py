@@ -3,6 +3,9 @@ wants MPI, ``torchrun --nproc_per_node N -m multitoken train ...``.
 
 Gradients are averaged by hand instead of through a wrapped module, since objectives call parts of their modules, and
 not every step calls every part. Alone, nothing of `accelerate` is imported.
+
+Under an FSDP configuration of `accelerate`, an objective may spread its weights over the processes with
+`Processes.shard`; PyTorch then averages their gradients itself.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 class Processes:
@@ -42,9 +46,28 @@ class Processes:
         """Where this process should load its model; None: wherever it would alone."""
         return str(self._state.device) if self._state is not None and self._state.device.type != "cpu" else None
 
+    @property
+    def sharding(self) -> bool:
+        """Launched with an FSDP configuration."""
+        return self._state is not None and os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true", "yes")
+
+    def shard(self, module: nn.Module, parts: Sequence[nn.Module]) -> None:
+        """Spread the weights of ``module`` over the processes: each of ``parts`` on its own, then what is left.
+
+        From then on ``module`` must be called as a whole.
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(self._state.device.type, (self.count,))
+        for part in parts:
+            fully_shard(part, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+
     def mean_gradients(self, parameters: Sequence[Tensor]) -> None:
         """Replace every gradient by its mean over the processes; a missing one counts as zero."""
-        if self._state is None:
+        parameters = [parameter for parameter in parameters if not isinstance(parameter, DTensor)]
+        if self._state is None or not parameters:
             return
         from accelerate.utils import reduce
 
@@ -66,3 +89,14 @@ class Processes:
         """Go on when every process is here."""
         if self._state is not None:
             self._state.wait_for_everyone()
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """All of a tensor that may be spread over the processes, which then must all ask for it."""
+    return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach()
+
+
+def like(tensor: Tensor, target: Tensor) -> Tensor:
+    """``tensor`` where ``target`` is: on its device, and spread over the processes as it is."""
+    moved = tensor.to(target.device)
+    return distribute_tensor(moved, target.device_mesh, target.placements) if isinstance(target, DTensor) else moved

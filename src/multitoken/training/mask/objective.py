@@ -146,14 +146,7 @@ class MaskObjective:
         """One roll-out of the student in every region, and with ``prefix_loss`` its predictions along the texts."""
         student, base, settings = self.student, self.student.base, self._settings
         text_hidden, text = base.read(regions.text_block())
-        masks = student.masks(regions.length)
-        if student.keeps_text:
-            hidden = base.trace(student.adapt(regions.region_block(masks), regions), text)
-            logits = base.logits(regions.states(hidden))
-        else:
-            hidden = student.backbone.trace(student.adapt(regions.whole_block(masks), regions))
-            states = torch.cat([regions.owner_states(hidden)[:, None], regions.states(hidden)], 1)
-            logits = student.backbone.logits(states)
+        logits, along = student(regions, text, settings.prefix_loss)
         with torch.no_grad():
             if settings.labels == "truth":
                 targets, asked = self._truth(regions, text_hidden)
@@ -167,7 +160,7 @@ class MaskObjective:
         # With the text kept, the owner's own prediction is the base's, and needs no lesson.
         last = logits.shape[1]
         judged = Judged(logits, targets[:, -last:], asked[:, -last:])
-        return judged, self._along(regions, hidden, text_hidden) if settings.prefix_loss else None
+        return judged, None if along is None else self._along(regions, along, text_hidden)
 
     def _student_forced(self, teacher: Tensor, rolled: Tensor) -> tuple[Tensor, Tensor]:
         """The teacher's opinion, logits [C, n, V], on a roll-out [C, n]; behind its end the end is repeated."""
@@ -190,10 +183,9 @@ class MaskObjective:
         columns = columns.clamp(max=chains.width - 1)
         return self.student.base.logits(text_hidden[chains.row[:, None], columns]).softmax(-1), asked & inside
 
-    def _along(self, regions: Regions, hidden: Tensor, text_hidden: Tensor) -> Judged:
-        """Next-token predictions at every text slot, against the base's."""
-        width = regions.chains.width
+    def _along(self, regions: Regions, logits: Tensor, text_hidden: Tensor) -> Judged:
+        """Next-token predictions at every text slot, [B, T, V], against the base's."""
         with torch.no_grad():
             teacher = self.student.base.logits(text_hidden)
             targets = teacher.softmax(-1) if self._settings.teacher == "soft" else teacher.argmax(-1)
-        return Judged(self.student.backbone.logits(hidden[:, :width]), targets, regions.chains.text_mask)
+        return Judged(logits, targets, regions.chains.text_mask)

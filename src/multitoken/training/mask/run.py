@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from multitoken.errors import DataError, OptionError
-from multitoken.methods.probe.learned import FACTS, Kind, save_learned
+from multitoken.methods.probe.learned import Kind, save_learned
 from multitoken.models.backbone import Backbone
-from multitoken.models.loading import LoadedModel
+from multitoken.models.loading import LoadedModel, quiet
 from multitoken.training.corpus import Corpus
 from multitoken.training.loop import LoopOptions, Outcome, Report, train
 from multitoken.training.mask.objective import MaskObjective, MaskSettings
 from multitoken.training.mask.student import Student
-from multitoken.training.processes import Processes
+from multitoken.training.processes import Processes, gathered
 from multitoken.training.regions import texts_of
 
 PACKAGES = ("multitoken", "torch", "transformers")
@@ -79,11 +78,16 @@ def train_masks(
     key = {**facts, "rank": shape.rank, "alpha": shape.alpha, "targets": list(shape.targets)}
     objective = MaskObjective(student, texts, judges, settings, model.eos, key)
     processes = processes or Processes()
+    if processes.sharding:
+        if kind != "full":
+            raise OptionError("adapter", kind, "is small, and nothing of it is spread over processes; leave FSDP out")
+        processes.shard(student, student.layers())
     try:
         outcome = train(objective, loop, report, processes)
     finally:
         if student.adapter is not None:
             student.adapter.detach()
+    whole, vectors = student.whole(), gathered(student.vectors)
     if processes.first:
         training = {
             "objective": asdict(settings),
@@ -94,30 +98,23 @@ def train_masks(
             "corpus": {"digest": corpus.digest, "samples": len(corpus.samples), "header": corpus.header},
         }
         provenance = {**facts, "training": training, "versions": versions(), "command": command}
-        save(model, student, loop.out, provenance, shape.dtype)
+        fingerprint = backbone.fingerprint if whole is None else save_model(whole, model, loop.out)
+        save_learned(loop.out, kind, vectors, fingerprint, provenance, student.adapter, shape.dtype)
     processes.wait()
     return outcome
 
 
-def save(model: LoadedModel, student: Student, folder: Path, provenance: Mapping[str, Any], dtype: torch.dtype) -> None:
-    """Write what was trained."""
-    fingerprint = model.backbone.fingerprint
-    if student.trained is not None:
-        trained: Any = student.trained
-        try:
+def save_model(trained: PreTrainedModel, model: LoadedModel, folder: Path) -> str:
+    """Write a Transformers checkpoint with the tokenizer of ``model``. Returns its fingerprint."""
+    try:
+        with quiet():
             trained.save_pretrained(folder)
             model.tokenizer.save_pretrained(folder)
-        except OSError as error:
-            raise DataError(f"{folder}: cannot be written ({error}); free some space and run the same again") from error
-        fingerprint = Backbone(trained).fingerprint
-    save_learned(folder, student.kind, student.vectors, fingerprint, dict(provenance), student.adapter, dtype)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error}); free some space and run the same again") from error
+    return Backbone(trained).fingerprint
 
 
 def versions() -> dict[str, str]:
     """Of Python and of the packages that decide a result."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
-
-
-def is_trained(folder: Path) -> bool:
-    """A finished checkpoint lies in ``folder``."""
-    return (folder / FACTS).is_file()

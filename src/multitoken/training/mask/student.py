@@ -6,12 +6,14 @@ import copy
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from multitoken.methods.probe.learned import ADAPTERS, Kind
 from multitoken.methods.probe.vectors import EmbeddingStatistics
 from multitoken.models.adapter import Adapter
-from multitoken.models.backbone import Backbone
+from multitoken.models.backbone import Backbone, ReadText
 from multitoken.models.block import Block
+from multitoken.training.processes import gathered
 from multitoken.training.regions import Regions
 
 
@@ -55,12 +57,43 @@ class Student(nn.Module):
         """Text slots are the base's own, so they need no gradient, and teacher and student share them."""
         return self.trained is None and (self.adapter is None or self.adapter.gated)
 
-    def adapt(self, block: Block, regions: Regions) -> Block:
+    def forward(self, regions: Regions, text: ReadText, along: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Logits of the predictions in every region, and with ``along`` those of every text slot.
+
+        Args:
+            text: the texts as the base reads them.
+
+        Returns:
+            [C, length, V] where the text is the base's own; else [C, 1 + length, V], the owner's prediction first.
+            And None, or [B, T, V].
+        """
+        masks = self.vectors[: regions.length]
+        if self.keeps_text:
+            hidden = self.base.trace(self._adapted(regions.region_block(masks), regions), text)
+            return self.base.logits(regions.states(hidden)), None
+        hidden = self.backbone.trace(self._adapted(regions.whole_block(masks), regions))
+        states = torch.cat([regions.owner_states(hidden)[:, None], regions.states(hidden)], 1)
+        texts = self.backbone.logits(hidden[:, : regions.chains.width]) if along else None
+        return self.backbone.logits(states), texts
+
+    def layers(self) -> list[nn.Module]:
+        """The layers of a model that is trained whole; their weights can be spread over processes one by one."""
+        count = self.base.config.num_hidden_layers
+        lists = [m for m in self.backbone.decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
+        return list(lists[0]) if lists else []
+
+    def whole(self) -> PreTrainedModel | None:
+        """A copy of the model that was trained, its weights gathered from all processes, which must all call this."""
+        if self.trained is None:
+            return None
+        made = copy.deepcopy(self.base.module)
+        for name, parameter in self.trained.named_parameters():
+            made.get_parameter(name).data.copy_(gathered(parameter))
+        return made
+
+    def _adapted(self, block: Block, regions: Regions) -> Block:
         """``block`` with the slots named that the adapter acts on."""
         if self.adapter is not None:
             everything = torch.arange(block.rows * block.size, device=block.tokens.device)
             block.adapted = {self.adapter: regions.slots(block) if self.adapter.gated else everything}
         return block
-
-    def masks(self, length: int) -> Tensor:
-        return self.vectors[:length]
