@@ -76,3 +76,14 @@ def test_wrong_data_and_runtimes_are_one_line(model, corpus, tmp_path, capsys):
     (tmp_path / "other.jsonl").write_text(text)
     assert main([*given, "--data", str(tmp_path / "other.jsonl")]) == 1
     assert "not by this model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("precision", [["--precision", "bfloat16"], ["--dtype", "bfloat16"]])
+@pytest.mark.parametrize("adapter", ["gated-lora", "full"])
+def test_half_precision(model, corpus, tmp_path, capsys, precision, adapter):
+    """Mixed precision, or a base in half precision; what is trained stays in float32 or follows the base."""
+    out = tmp_path / "out"
+    given = ["train", "mask", "-m", model, "--data", corpus, "--out", str(out), "--adapter", adapter, *precision]
+    assert main([*given, "--steps", "3", "--regions", "3", "--held-out", "0.2", "--k-max", "3", "--no-progress"]) == 0
+    points = json.loads((out / "curve.json").read_text())["points"]
+    assert 0 < points[-1]["loss"] < 20

@@ -221,7 +221,7 @@ def test_rows_enter_and_leave(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [(dict(max_block_size=1), "greater"), (dict(probes=1), "unknown option of method auto")]
+    ("options", "words"), [(dict(max_block_size=1), "greater"), (dict(owners=1), "unknown option of method auto")]
 )
 def test_options_are_refused(options, words):
     with pytest.raises(OptionError, match=words):

@@ -51,7 +51,7 @@ def test_verified_equals_plain(folder, family, options):
 
 @pytest.mark.parametrize("kind", ["probes", "gated-lora"])
 def test_other_methods_take_learned_probes(folder, kind):
-    for name in ("probe", "fused"):
+    for name in ("probe", "fused", "auto"):
         assert_lossless(create(name, init="learned", checkpoint=folder("llama", kind), probes=2), "llama")
 
 

@@ -24,6 +24,7 @@ from multitoken.methods.auto.trust import Reliability
 from multitoken.methods.fused.history import LONGEST
 from multitoken.methods.fused.method import Fused, FusedOptions, FusedState
 from multitoken.methods.probe.method import lay_out
+from multitoken.methods.probe.options import Init
 from multitoken.methods.probe.tree import Candidates, endings, share
 from multitoken.methods.registry import MethodOptions, NamedMethod, register
 from multitoken.models.backbone import Backbone
@@ -42,6 +43,9 @@ class AutoOptions(MethodOptions):
 
     max_block_size: int = Field(32, ge=2, le=64, description="most slots of a row: root, nodes and probes")
     depth: int = Field(10, ge=1, le=64, description="deepest candidates")
+    probes: int = Field(1, ge=1, le=8, description="probes per owner")
+    init: Init = Field("vocab", description="probe vectors, as in the probe method")
+    checkpoint: Path | None = Field(None, description="of learned probes or masks, as in the probe method")
     rescore: float = Field(1.0, ge=0, description="weight of the next-token table in a candidate's score (0: off)")
     table_seconds: float = Field(120.0, gt=0, description="time to make the next-token table, as in the probe method")
     heads: Path | None = Field(None, description="folder of trained heads, which then are one source more")
@@ -129,6 +133,7 @@ class Auto(NamedMethod):
         if self._backbone is backbone:
             return
         self._fused.bind(backbone)
+        self.adapter, self.lossless = self._fused.adapter, self._fused.lossless
         self._cost = step_cost(backbone)
         self._reliability = Reliability()
         self._pace = Pace(tokens=1.0, seconds=float(self._cost.of(1)))
@@ -220,18 +225,19 @@ class Auto(NamedMethod):
         owners = self._owners(kept, rows)
         if not owners and state.idle >= EXPLORE:
             owners = [ROOT]
-        if 1 + len(kept) + len(owners) > limit:
-            nodes, owners = share(kept, limit - 1, 1, self._pace.gain)
+        probes = self.options.probes
+        if 1 + len(kept) + len(owners) * probes > limit:
+            nodes, owners = share(kept, limit - 1, probes, self._pace.gain)
             kept = kept.first(nodes)
         state.scores = kept.scores
         state.drafted = float(self._reliability.corrected(kept.scores).sum())
-        return lay_out(kept, owners, state.fused.probe.vectors[:1])
+        return lay_out(kept, owners, state.fused.probe.vectors)
 
     def _owners(self, tree: Candidates, rows: int) -> list[int]:
         """The likeliest anchors, as many as make their probes' worth less their price largest."""
         ending = endings(tree)
         order = np.argsort(-ending, kind="stable")
-        price = self._price(1 + len(tree) + np.arange(len(order) + 1), rows)
+        price = self._price(1 + len(tree) + self.options.probes * np.arange(len(order) + 1), rows)
         net = self._pace.gain * np.cumsum(ending[order]) - (price[1:] - price[0])
         best = int(np.argmax(net))
         return sorted(int(slot) - 1 for slot in order[: best + 1]) if net[best] > 0 else []
