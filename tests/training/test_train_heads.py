@@ -210,7 +210,9 @@ def test_labels_count_right_heads_before_the_first_wrong_one(tmp_path):
                 right = [int(logprobs.argmax()) == target for logprobs, target, _ in found]
                 expected.append(0 if not right[0] else 1 + right[1])
     labels = span_labels(task, states, 4, 10_000)
-    assert labels.spans.tolist() == expected and len(labels.hidden) == len(expected)
+    assert Counter(labels.spans.tolist()) == Counter(expected) and len(labels.hidden) == len(expected)
+    assert 0 < len(span_labels(task, states, 4, 10_000, enough=lambda: True).spans) < len(expected)
+    assert 0 < len(span_labels(task, states, 4, 12).spans) <= 12
 
 
 def test_evaluation_gives_accuracy_and_tau(tmp_path):
@@ -316,8 +318,10 @@ def test_states_are_shared_between_trainings(tmp_path):
 def test_a_time_budget_holds_for_the_whole(tmp_path):
     started = monotonic()
     facts = whole(tmp_path, steps=100_000, time_budget=6.0, span_steps=100_000)
-    assert monotonic() - started < 9
+    assert monotonic() - started < 15  # without the budget: hours
     assert 0 < facts["figures"]["heads"]["steps"] < 100_000
+    again = whole(tmp_path, steps=100_000, time_budget=7.0, span_steps=100_000)
+    assert again["figures"]["heads"]["steps"] >= facts["figures"]["heads"]["steps"]
     assert load_heads(tmp_path, tiny_backbone()).gate is not None
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from multitoken.methods.heads.modules import Heads, Reader
 from multitoken.training.heads.states import States
 
-EVALUATED = 128  # held-out windows
+EVALUATED = 64  # held-out windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,7 @@ class HeadObjective:
     def loss(self, items: Sequence[int], step: int) -> Tensor:
         return self._weighed(self.batch(self._train, [self._items[i] for i in items]), step)
 
+    @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
         """Loss, expected tokens per step of an always-verified chain (tau), and each head's accuracy."""
         losses, right, counts, prefix = [], [0.0] * self._k, [0] * self._k, []

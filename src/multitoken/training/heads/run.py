@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,15 +18,16 @@ from multitoken.methods.heads.checkpoint import TrainedHeads, save_heads
 from multitoken.methods.heads.modules import Gate, Heads, HeadShape, Reader, SpanPredictor
 from multitoken.models.loading import LoadedModel
 from multitoken.training.corpus import Corpus, Sample
-from multitoken.training.heads.labels import span_labels
+from multitoken.training.heads.labels import Labels, span_labels
 from multitoken.training.heads.objective import HeadLoss, HeadObjective
 from multitoken.training.heads.span import SpanObjective
 from multitoken.training.heads.states import States, make_states
 from multitoken.training.loop import LoopOptions, Outcome, Report, derived_seed, train
 from multitoken.training.processes import Processes
 
-# Shares of a time budget after which states and heads must be done; the rest is for labels and predictors.
-STATES_BY, HEADS_BY = 0.35, 0.85
+# Shares of a time budget after which held-out states, all states, heads, and labels must be done; predictors have the
+# rest.
+HELD_OUT_BY, STATES_BY, HEADS_BY, LABELS_BY = 0.05, 0.35, 0.85, 0.92
 SPAN_BATCH = 512
 HELD_OUT_LABELS = 8192
 # (what is trained, its steps) -> context manager that gives a report
@@ -127,7 +129,8 @@ class _Training:
             "held_out": settings.held_out,
         }
         samples, judged = corpus.split(settings.held_out)
-        self._train, self._judged = self._states("train", samples), self._states("held-out", judged)
+        self._judged = self._states("held-out", judged, HELD_OUT_BY)
+        self._train = self._states("train", samples, STATES_BY)
 
     def heads(self) -> Heads:
         """Train the heads."""
@@ -143,9 +146,8 @@ class _Training:
         outcome = self._run(self._objective, loop, "heads")
         self.figures["heads"] = {**_figures(outcome), "positions": self._train.positions}
         heads.eval().requires_grad_(False)
-        window = settings.loss.window
-        self._labels = span_labels(self._objective, self._train, window, settings.labels)
-        self._judged_labels = span_labels(self._objective, self._judged, window, HELD_OUT_LABELS)
+        self._judged_labels = self._span_labels(self._judged, HELD_OUT_LABELS, (HEADS_BY + LABELS_BY) / 2)
+        self._labels = self._span_labels(self._train, settings.labels, LABELS_BY)
         if not len(self._labels.spans) or not len(self._judged_labels.spans):
             raise DataError(f"the answers are too short for {settings.heads} heads; use fewer, or longer answers")
         return heads
@@ -158,7 +160,11 @@ class _Training:
                 layer.reset_parameters()
         module.to(self._model.backbone.device)
         objective = SpanObjective(module, self._labels, self._judged_labels, self._key)
-        share = 1.0 if name == "gate" or not self._settings.gate else (1 + HEADS_BY) / 2
+        share = 1.0 if name == "gate" or not self._settings.gate else (1 + LABELS_BY) / 2
+        if self._loop.time_budget is not None and self._processes.first:
+            # The clock decides how many labels there are, so an earlier run may have had others.
+            shutil.rmtree(self._loop.out / name / "checkpoints", ignore_errors=True)
+        self._processes.wait()
         loop = replace(
             self._loop,
             out=self._loop.out / name,
@@ -195,12 +201,20 @@ class _Training:
             "versions": {"multitoken": multitoken.__version__, "torch": str(torch.__version__)},
         }
 
-    def _states(self, name: str, samples: list[Sample]) -> States:
+    def _states(self, name: str, samples: list[Sample], share: float) -> States:
         folder = self._settings.states or self._loop.out / "states"
         backbone = self._model.backbone
         key = {**self._key, "dtype": backbone.dtype_name, "runtime": "int8" if backbone.runtime == "int8" else "full"}
-        deadline = self._clock.deadline(STATES_BY)
+        deadline = self._clock.deadline(share)
         return make_states(backbone, samples, folder, name, key, self._processes, deadline, self._progress)
+
+    def _span_labels(self, states: States, positions: int, share: float) -> Labels:
+        deadline = self._clock.deadline(share)
+
+        def enough() -> bool:
+            return deadline is not None and bool(self._processes.agree(monotonic() > deadline))
+
+        return span_labels(self._objective, states, self._settings.loss.window, positions, enough)
 
     def _run(self, objective: HeadObjective | SpanObjective, loop: LoopOptions, name: str) -> Outcome:
         with self._bars(name, loop.steps) as bar:

@@ -27,7 +27,7 @@ from multitoken.storage import write_atomically
 from multitoken.training.corpus import Sample
 from multitoken.training.processes import Processes
 
-SHARD = 32  # answers
+SHARD = 8  # answers; a deadline and a kill cost at most one shard
 LARGEST = 60_000.0  # float16 ends at 65,504
 FORWARD = 2048  # padded tokens of one forward
 
