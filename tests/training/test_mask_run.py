@@ -76,6 +76,19 @@ def test_what_is_trained_decodes_losslessly(kind, tmp_path):
     assert written(model.backbone, method) == written(model.backbone, Plain())
 
 
+def test_masks_can_start_from_learned_probes(tmp_path):
+    model = trained(tmp_path / "probes", "probes")
+    probes = load_learned(tmp_path / "probes", model.backbone).vectors
+    settings = MaskSettings(k_max=6, regions=4, longest=24)
+    given = {"held_out": 0.2, "start": tmp_path / "probes"}
+    pace = loop(tmp_path / "mask", steps=1, learning_rate=1e-6)
+    train_masks(model, corpus(model), "gated-lora", settings, pace, ADAPTER, **given)
+    vectors = load_learned(tmp_path / "mask", model.backbone).vectors
+    torch.testing.assert_close(vectors, probes[[0, 1, 2, 2, 2]], atol=1e-4, rtol=0)
+    with pytest.raises(DataError, match="start"):
+        train_masks(model, corpus(model), "gated-lora", settings, pace, ADAPTER, held_out=0.2)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_provenance_and_curve_lie_beside_it(kind, tmp_path):
     model = trained(tmp_path, kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -26,6 +27,7 @@ class RegionFlags(TrainingFlags):
 
     regions: int = Field(16, ge=1, description="places per text where tokens ahead are predicted")
     longest: int = Field(192, ge=8, description="tokens of a text; what is longer is cut")
+    start: Path | None = Field(None, description="folder of learned probes or masks whose vectors are the first ones")
     judged: int = Field(16, ge=1, description="held-out texts that are looked at in each evaluation")
     teacher: Literal["hard", "soft"] = Field("hard", description="learn its best token, or its distribution")
 
@@ -93,6 +95,7 @@ def _train(options: RegionFlags, kind: Kind, settings: MaskSettings, adapter: Ad
             settings,
             options.loop(),
             adapter,
+            start=options.start,
             held_out=options.held_out,
             command=shlex.join(["multitoken", *sys.argv[1:]]),
             report=bar,

@@ -14,7 +14,7 @@ from multitoken.methods.registry import validated
 DEFAULT = "auto"
 KEPT = 64  # sets of options whose method object is kept
 # Options that name files or models, or that let a request keep the engine busy before its first token.
-OPERATOR_ONLY = frozenset({"draft_model", "checkpoint", "dtype", "table_seconds"})
+OPERATOR_ONLY = frozenset({"draft_model", "checkpoint", "heads", "dtype", "table_seconds"})
 OPERATOR_ONLY_VALUES = frozenset({("init", "calibrated")})
 LARGEST_BLOCK = 256
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from multitoken.errors import DataError, OptionError
-from multitoken.methods.probe.learned import Kind, save_learned
+from multitoken.methods.probe.learned import Kind, load_learned, save_learned
 from multitoken.models.backbone import Backbone
 from multitoken.models.loading import LoadedModel, quiet
 from multitoken.training.corpus import Corpus
@@ -48,6 +50,7 @@ def train_masks(
     loop: LoopOptions,
     adapter: AdapterSettings | None = None,
     *,
+    start: Path | None = None,
     held_out: float = 0.05,
     command: str = "",
     report: Report | None = None,
@@ -61,6 +64,7 @@ def train_masks(
     Args:
         model: loaded with runtime ``eager``.
         corpus: the model's own text.
+        start: a folder of learned probes or masks of the same model, whose vectors are the first ones.
         held_out: share of it to judge by.
 
     Raises:
@@ -73,9 +77,11 @@ def train_masks(
     backbone = model.backbone
     train_part, held_out_part = corpus.split(held_out)
     texts, judges = texts_of(train_part, settings.longest), texts_of(held_out_part, settings.longest)
-    student = Student(backbone, kind, settings.k_max - 1, shape.rank, shape.alpha, shape.targets, loop.seed)
+    vectors = None if start is None else load_learned(start, backbone).vectors
+    masks = settings.k_max - 1
+    student = Student(backbone, kind, masks, vectors, shape.rank, shape.alpha, shape.targets, loop.seed)
     facts = {"model": model.name, "model_fingerprint": backbone.fingerprint, "corpus": corpus.digest}
-    key = {**facts, "rank": shape.rank, "alpha": shape.alpha, "targets": list(shape.targets)}
+    key = {**facts, "rank": shape.rank, "alpha": shape.alpha, "targets": list(shape.targets), "start": _digest(vectors)}
     objective = MaskObjective(student, texts, judges, settings, model.eos, key)
     processes = processes or Processes()
     if processes.sharding:
@@ -113,6 +119,11 @@ def save_model(trained: PreTrainedModel, model: LoadedModel, folder: Path) -> st
     except OSError as error:
         raise DataError(f"{folder}: cannot be written ({error}); free some space and run the same again") from error
     return Backbone(trained).fingerprint
+
+
+def _digest(vectors: Tensor | None) -> str | None:
+    """What tells starting points apart."""
+    return None if vectors is None else sha256(vectors.cpu().numpy().tobytes()).hexdigest()[:16]
 
 
 def versions() -> dict[str, str]:

@@ -23,7 +23,9 @@ class Student(nn.Module):
     Args:
         backbone: the base. It stays as it is, except that an adapter is attached to it.
         kind: ``probes`` (vectors alone), ``gated-lora``, ``lora``, or ``full`` (a copy of the base is trained).
-        masks: number of vectors k. All start at the mean of the embedding table.
+        masks: number of vectors k.
+        vectors: where they start, [n, d]; what is missing is like the last of them (default: the mean of the embedding
+            table).
         rank, alpha, targets: of the adapter.
         seed: of its first values.
     """
@@ -33,6 +35,7 @@ class Student(nn.Module):
         backbone: Backbone,
         kind: Kind,
         masks: int,
+        vectors: Tensor | None = None,
         rank: int = 8,
         alpha: float = 16.0,
         targets: tuple[str, ...] = (),
@@ -40,8 +43,9 @@ class Student(nn.Module):
     ):
         super().__init__()
         self.kind, self.base = kind, backbone
-        mean = EmbeddingStatistics.of(backbone).mean
-        self.vectors = nn.Parameter(mean.repeat(masks, 1))
+        given = EmbeddingStatistics.of(backbone).mean[None] if vectors is None else vectors.to(backbone.device)
+        missing = max(masks - len(given), 0)
+        self.vectors = nn.Parameter(torch.cat([given[:masks], given[-1:].repeat(missing, 1)]).float().clone())
         self.adapter: Adapter | None = None
         self.trained: nn.Module | None = None
         self.backbone = backbone
