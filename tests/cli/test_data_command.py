@@ -28,11 +28,15 @@ def test_test_questions_are_refused(tmp_path, monkeypatch):
         read_prompts(path, "prompt")
 
 
+def command(**options) -> SynthesizeCommand:
+    return SynthesizeCommand.model_validate(options)
+
+
 def test_options_are_checked_before_the_model_is_loaded(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text('{"prompt": "Hello"}\n')
     out = tmp_path / "c.jsonl"
     with pytest.raises(OptionError, match="count"):
-        run_synthesize(SynthesizeCommand(model="none", count=2, out=out, prompts=path))
+        run_synthesize(command(model="none", count=2, out=out, prompts=path))
     with pytest.raises(OptionError, match="field"):
-        run_synthesize(SynthesizeCommand(model="none", count=2, out=out, field="question"))
+        run_synthesize(command(model="none", count=2, out=out, field="question"))

@@ -6,6 +6,8 @@ import pytest
 
 from multitoken.errors import DataError
 from multitoken.models.loading import wrap
+from multitoken.session.language_model import LanguageModel
+from multitoken.session.output import Result
 from multitoken.training.corpus import read_corpus
 from multitoken.training.synthesize import Synthesis, question_prefix, synthesize
 from support import byte_tokenizer, tiny_model
@@ -30,12 +32,11 @@ def test_answers_are_the_models_own(model, tmp_path):
     corpus = read_corpus(out, model.backbone.fingerprint)
     assert len(corpus.samples) == 6 and corpus.tokens == sum(len(sample.answer) for sample in corpus.samples)
     beginning = question_prefix(model.tokenizer)
-    from multitoken.session.language_model import LanguageModel
-
     lm = LanguageModel(model)
     for sample in corpus.samples:
         assert sample.prompt[: len(beginning)] == beginning and sample.source == "self"
-        assert lm.generate(sample.prompt, method="plain", max_new_tokens=10).token_ids == sample.answer
+        result = lm.generate(sample.prompt, method="plain", max_new_tokens=10)
+        assert isinstance(result, Result) and result.token_ids == sample.answer
     assert len({tuple(sample.prompt) for sample in corpus.samples}) == 6
 
 

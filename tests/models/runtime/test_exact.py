@@ -30,7 +30,8 @@ def _cache(tmp_path_factory):
 
 
 def exact_backbone(family, dtype=torch.bfloat16, quantize="none"):
-    module = copy.deepcopy(tiny_model(family)).to(dtype)
+    module = copy.deepcopy(tiny_model(family))
+    module.to(dtype)  # type: ignore[arg-type]
     module.set_attn_implementation("multitoken_exact")
     backbone = Backbone(module)
     prepare(backbone, "auto", quantize)
@@ -86,6 +87,6 @@ def test_loading(tmp_path):
     byte_tokenizer().save_pretrained(tmp_path)
     loaded = load_model(str(tmp_path), dtype="bfloat16", device="cpu", exact=True)
     assert loaded.backbone.module.config._attn_implementation == "multitoken_exact"
-    for options in ({"attn": "sdpa"}, {"runtime": "eager"}):
+    for attn, runtime in (("sdpa", "auto"), ("auto", "eager")):
         with pytest.raises(OptionError, match="exact"):
-            load_model(str(tmp_path), device="cpu", exact=True, **options)
+            load_model(str(tmp_path), device="cpu", exact=True, attn=attn, runtime=runtime)
