@@ -22,7 +22,11 @@ def test_from_data_to_decoding(run, tiny, tmp_path):
     assert again.code == 0 and "6 steps" in again.out and "span: accuracy" in again.out and again.err == ""
     answer = run("generate", "hello", "-m", tiny, "--method", f"heads:checkpoint={out}", "--max-new-tokens", 8)
     plain = run("generate", "hello", "-m", tiny, "--method", "plain", "--max-new-tokens", 8)
-    assert answer.code == 0 and answer.out == plain.out
+    assert answer.code == 0 and answer.out == plain.out and "lossy" not in answer.err
+    fixed = f"heads:checkpoint={out}:acceptance=fixed"
+    unseen = run("generate", "hello", "-m", tiny, "--method", fixed, "--max-new-tokens", 8, "--show-spans")
+    assert unseen.code == 0 and "heads (lossy)" in unseen.err
+    assert "(lossy)" in run("compare", "hello", "-m", tiny, "--methods", fixed, "--max-new-tokens", 8).out
 
 
 def test_wrong_use_is_one_line(run, tiny, tmp_path):

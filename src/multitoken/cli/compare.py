@@ -93,7 +93,7 @@ def print_comparison(out: Console, found: Sequence[Comparison], model: LanguageM
     for number, entry in enumerate(found):
         result = entry.result
         table.add_row(
-            entry.label,
+            entry.label if result.lossless else f"{entry.label} (lossy)",
             f"{entry.tokens_per_second:.1f}",
             "-" if entry.speedup is None else f"{entry.speedup:.2f}x",
             f"{result.tau:.2f}",

@@ -50,7 +50,7 @@ def run_generate(options: GenerateCommand) -> int:
         return 0
     result = options.print_stream(model, prompt, method, options.show_spans)
     if options.show_spans:
-        errors().print(summary(result), style="dim")
+        errors().print(summary(result), style="dim", soft_wrap=True)
     return 0
 
 
@@ -102,7 +102,8 @@ def asked(item: Item, options: GenerateCommand, method: NamedMethod) -> str:
 
 def summary(result: Result) -> str:
     """One line about a result."""
+    method = result.method if result.lossless else f"{result.method} (lossy)"
     return (
         f"{result.completion_tokens} tokens in {result.forwards} forwards and the prompt's, tau {result.tau:.2f}, "
-        f"{result.tokens_per_second:.1f} tokens/s, {result.method}, {result.finish_reason}"
+        f"{result.tokens_per_second:.1f} tokens/s, {method}, {result.finish_reason}"
     )
