@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -91,9 +92,10 @@ def test_a_stop_token_inside_a_span_ends_there(folder, backbone):
     free = generate(backbone, [PROMPT], method, max_new_tokens=12)[0].output
     place = next(i for i in (5, 6, 9, 10) if free.index(free[i]) == i)  # inside a span of four
     stop = frozenset({free[place]})
-    for ends in ({"eos": stop}, {"stop_tokens": stop}):
+    asked = Request(tuple(PROMPT), method, max_new_tokens=12)
+    for request in (replace(asked, eos=stop), replace(asked, stop_tokens=stop)):
         engine = Engine(backbone)
-        row = engine.add(Request(tuple(PROMPT), method, max_new_tokens=12, **ends))
+        row = engine.add(request)
         run(engine)
         assert row.output == free[: place + 1] and row.finish_reason == "stop"
     engine = Engine(backbone)
@@ -175,10 +177,11 @@ def test_checkpoints_that_cannot_be_used(folder, backbone, tmp_path):
         bound()
     with pytest.raises(OptionError, match="made by multitoken train"):
         bound(checkpoint=tmp_path)
-    with pytest.raises(OptionError, match=f"has {VECTORS}"):
-        bound(checkpoint=folder("llama"), k=VECTORS + 2)
-    with pytest.raises(OptionError, match=f"up to {VECTORS + 1} tokens"):
-        bound(checkpoint=folder("llama"), acceptance="static", k=VECTORS + 2)
+    for acceptance in ("verified", "static"):
+        with pytest.raises(OptionError, match=f"k=7.*up to {VECTORS + 1} tokens"):
+            bound(checkpoint=folder("llama"), acceptance=acceptance, k=VECTORS + 2)
+    with pytest.raises(OptionError, match=f"probes=7.*has {VECTORS}"):
+        create("probe", init="learned", checkpoint=folder("llama"), probes=7).bind(backbone)
     with pytest.raises(ModelError, match="not for this"):
         bound(checkpoint=folder("qwen3"))
     broken = checkpoint(tmp_path / "broken", backbone)

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,9 +48,8 @@ def test_spread_weights_learn_what_whole_ones_learn(tmp_path):
     assert max(float((whole[name] - base[name]).abs().max()) for name in base) > 0.002
     masks = [load_file(tmp_path / out / "mask.safetensors")["vectors"] for out in ("whole", "spread")]
     torch.testing.assert_close(*masks, atol=2e-4, rtol=1e-3)
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "spread").generate(
-        torch.tensor([[7, 8]]), max_new_tokens=2, eos_token_id=None
-    ).shape == (1, 4)
+    stock: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "spread")
+    assert stock.generate(torch.tensor([[7, 8]]), max_new_tokens=2, eos_token_id=None).shape == (1, 4)
     # Taken up again, with the checkpoint's tensors spread anew.
     checkpoints = sorted(Path(tmp_path / "spread" / "checkpoints").iterdir())
     assert [path.name for path in checkpoints] == ["step-00000006"]

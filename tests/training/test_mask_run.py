@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -104,7 +105,7 @@ def test_provenance_and_curve_lie_beside_it(kind, tmp_path):
 def test_all_weights_make_a_stock_checkpoint(tmp_path):
     """Transformers' own generate runs it; loaded here, verified and threshold-1 output equal its plain decoding."""
     model = trained(tmp_path, "full", learning_rate=0.002)
-    stock = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    stock: Any = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
     prompt = [7, 30, 31, 90]
     text = stock.generate(torch.tensor([prompt]), max_new_tokens=16, do_sample=False, eos_token_id=None)
     loaded = load_model(str(tmp_path), runtime="eager", progress=False)

@@ -16,7 +16,7 @@ from multitoken.engine.draft import ROOT, Draft
 from multitoken.engine.method import Step
 from multitoken.engine.row import Row
 from multitoken.errors import OptionError
-from multitoken.methods.mask.options import STATIC_K, THRESHOLD, MaskOptions
+from multitoken.methods.mask.options import STATIC_K, THRESHOLD, VERIFIED_K, MaskOptions
 from multitoken.methods.probe.learned import load_learned
 from multitoken.methods.probe.method import Probe, ProbeState, lay_out
 from multitoken.methods.probe.tree import Candidates
@@ -35,25 +35,24 @@ class Mask(NamedMethod):
 
     def __init__(self, options: MaskOptions | None = None):
         super().__init__(options)
-        self._verified = self.options.acceptance == "verified"
-        self._probe = Probe(self.options.probing(), room="mask") if self._verified else None
+        self._probe: Probe | None = None  # with verified acceptance
         self._backbone: Backbone | None = None
-        self.lossless = self._verified
+        self.lossless = self.options.acceptance == "verified"
 
     def bind(self, backbone: Backbone) -> None:
         if self._backbone is backbone:
             return
-        if self._probe is not None:
+        learned = load_learned(self.options.checkpoint, backbone, "mask")
+        most = len(learned.vectors) + 1
+        if (self.options.k or 1) > most:
+            raise OptionError("k", self.options.k, f"the checkpoint predicts up to {most} tokens; lower it")
+        if self.options.acceptance == "verified":
+            self._probe = Probe(self.options.probing(self.options.k or min(VERIFIED_K, most)), room="mask")
             self._probe.bind(backbone)
-            self.adapter, self.lossless = self._probe.adapter, self._probe.lossless
-        else:
-            learned = load_learned(self.options.checkpoint, backbone, "mask")
-            most = len(learned.vectors) + 1
-            if (self.options.k or 1) > most:
-                raise OptionError("k", self.options.k, f"the checkpoint predicts up to {most} tokens; lower it")
-            k = self.options.k or (STATIC_K if self.options.acceptance == "static" else most)
-            self._vectors = learned.vectors[: k - 1]
-            self.adapter = learned.adapter
+        k = self.options.k or (STATIC_K if self.options.acceptance == "static" else most)
+        self._vectors = learned.vectors[: k - 1]
+        self.adapter = learned.adapter
+        self.lossless = self.options.acceptance == "verified" and learned.lossless
         self._backbone = backbone
 
     def start(self, row: Row) -> ProbeState | None:

@@ -61,12 +61,13 @@ class MaskOptions(MethodOptions):
         """Masks of an owner where predictions are verified."""
         return (self.k or VERIFIED_K) - 1
 
-    def probing(self) -> ProbeOptions:
-        """The probe method's options for verified acceptance."""
+    def probing(self, k: int) -> ProbeOptions:
+        """The probe method's options for verified acceptance of ``k`` predictions."""
+        masks = k - 1
         shared = {
             "init": "learned",
             "checkpoint": self.checkpoint,
-            "probes": self.masks,
+            "probes": masks,
             "rescore": self.rescore,
             "block_size": self.block_size,
             "table_seconds": self.table_seconds,
@@ -74,5 +75,5 @@ class MaskOptions(MethodOptions):
         if self.tree == "best":
             return ProbeOptions.model_validate(shared)
         # What the chain leaves of the block is for the masks of its likeliest ends.
-        owners = min((self.block_size - 1 - self.masks) // self.masks, self.masks + 1)
-        return ProbeOptions.model_validate(shared | {"tree": "static", "widths": (1,) * self.masks, "owners": owners})
+        owners = min((self.block_size - 1 - masks) // masks, masks + 1)
+        return ProbeOptions.model_validate(shared | {"tree": "static", "widths": (1,) * masks, "owners": owners})
