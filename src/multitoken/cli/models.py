@@ -23,9 +23,7 @@ class ModelFlags(CommandOptions):
     attn: str = Field("auto", description="attention: auto, multitoken, sdpa, or eager")
     runtime: str = Field("auto", description="auto, packed (weights laid out for this CPU), or eager")
     quantize: str = Field("none", description="none, or int8 (8-bit weights and activations)")
-    exact: bool = Field(
-        False, description="the same bits in any block, so bfloat16 is lossless too; slower"
-    )
+    exact: bool = Field(False, description="the same bits in any block, so bfloat16 is lossless too; slower")
     trust_remote_code: bool = Field(False, description="run Python code that comes with a hub model")
     progress: bool = Field(True, description="progress bars on standard error")
 
