@@ -142,6 +142,7 @@ class CostEntry(Part):
     rows: int
     dtype: str
     repeats: int
+    runtime: str = "eager"
 
 
 class Results(Part):
