@@ -10,7 +10,8 @@ from lossless import CYCLE, assert_lossless, cycle_row, cycling_backbone
 from multitoken.errors import ModelError
 from multitoken.methods import create
 from multitoken.methods.fused.method import mean
-from multitoken.methods.heads.checkpoint import ready
+from multitoken.methods.heads import checkpoint
+from multitoken.methods.heads.checkpoint import chosen_heads, ready
 from multitoken.methods.heads.source import HeadSource
 from multitoken.methods.heads.tree import trees
 from support import VOCAB, tiny_backbone
@@ -61,6 +62,18 @@ def test_heads_of_another_model_are_refused(tmp_path):
     path = write(tmp_path / "heads", random_heads(), tiny_backbone())
     with pytest.raises(ModelError, match="not for this model"):
         create("fused", heads=path, rescore=0).bind(tiny_backbone("qwen2"))
+
+
+@pytest.mark.parametrize("method", ["fused", "auto"])
+def test_shipped_heads_are_used_where_there_are_any(tmp_path, monkeypatch, method):
+    monkeypatch.setenv("MULTITOKEN_CACHE", str(tmp_path / "cache"))
+    backbone = tiny_backbone()
+    monkeypatch.setattr(checkpoint, "SHIPPED", tmp_path / "shipped")
+    assert chosen_heads("shipped", backbone) is None
+    write(tmp_path / "shipped" / backbone.fingerprint, random_heads(), backbone)
+    assert chosen_heads("none", backbone) is None
+    assert chosen_heads("shipped", backbone) is not None
+    assert_lossless(create(method, heads="shipped"), "llama", True)
 
 
 def test_a_mean_counts_what_is_missing_as_nothing():

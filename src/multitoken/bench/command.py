@@ -111,6 +111,7 @@ def settings(
         "model": model.name,
         "model_hash": model.backbone.fingerprint,
         "dtype": model.dtype,
+        "runtime": model.backbone.runtime,
         "attention": model.backbone.module.config._attn_implementation,
         "methods": [c.label for c in competitors if not c.peer],
         "method_options": {c.label: c.options for c in competitors if not c.peer},

@@ -22,7 +22,7 @@ from multitoken.engine.row import Row
 from multitoken.methods.auto.cost import step_cost
 from multitoken.methods.auto.trust import Reliability
 from multitoken.methods.fused.history import LONGEST
-from multitoken.methods.fused.method import Fused, FusedOptions, FusedState
+from multitoken.methods.fused.method import HEADS_HELP, Fused, FusedOptions, FusedState
 from multitoken.methods.probe.method import lay_out
 from multitoken.methods.probe.options import Init
 from multitoken.methods.probe.tree import Candidates, endings, share
@@ -48,7 +48,7 @@ class AutoOptions(MethodOptions):
     checkpoint: Path | None = Field(None, description="of learned probes or masks, as in the probe method")
     rescore: float = Field(1.0, ge=0, description="weight of the next-token table in a candidate's score (0: off)")
     table_seconds: float = Field(120.0, gt=0, description="time to make the next-token table, as in the probe method")
-    heads: Path | None = Field(None, description="folder of trained heads, which then are one source more")
+    heads: str | Path = Field("shipped", description=HEADS_HELP)
 
 
 @dataclass(slots=True)

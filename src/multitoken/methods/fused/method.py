@@ -18,7 +18,7 @@ from multitoken.engine.method import Step
 from multitoken.engine.row import Row
 from multitoken.methods.fused.history import LONGEST, History
 from multitoken.methods.fused.tree import Base, mixed_tree
-from multitoken.methods.heads.checkpoint import load_heads
+from multitoken.methods.heads.checkpoint import chosen_heads
 from multitoken.methods.heads.source import HeadSource, HeadView
 from multitoken.methods.probe.candidates import continuations
 from multitoken.methods.probe.method import Probe, ProbeState, lay_out
@@ -28,6 +28,7 @@ from multitoken.methods.registry import MethodOptions, NamedMethod, register
 from multitoken.models.backbone import Backbone
 
 WIDTH = 32  # candidates of a base distribution that are blended
+HEADS_HELP = "trained heads as one source more: none, shipped (the package's for this model, if any), or a folder"
 
 
 class FusedOptions(MethodOptions):
@@ -40,7 +41,7 @@ class FusedOptions(MethodOptions):
     checkpoint: Path | None = Field(None, description="of learned probes or masks, as in the probe method")
     rescore: float = Field(1.0, ge=0, description="weight of the next-token table in a candidate's score (0: off)")
     table_seconds: float = Field(120.0, gt=0, description="time to make the next-token table, as in the probe method")
-    heads: Path | None = Field(None, description="folder of trained heads, which then are one source more")
+    heads: str | Path = Field("none", description=HEADS_HELP)
 
     @model_validator(mode="after")
     def _consistent(self) -> FusedOptions:
@@ -80,8 +81,9 @@ class Fused(NamedMethod):
     def bind(self, backbone: Backbone) -> None:
         self._probe.bind(backbone)
         self.adapter, self.lossless = self._probe.adapter, self._probe.lossless
-        if self.options.heads is not None and self._backbone is not backbone:
-            self._heads = HeadSource(load_heads(self.options.heads, backbone), WIDTH)
+        if self._backbone is not backbone:
+            trained = chosen_heads(self.options.heads, backbone)
+            self._heads = None if trained is None else HeadSource(trained, WIDTH)
         self._backbone = backbone
 
     def start(self, row: Row) -> FusedState:

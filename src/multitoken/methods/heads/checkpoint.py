@@ -47,6 +47,13 @@ def shipped_folder(backbone: Backbone) -> Path:
     return SHIPPED / backbone.fingerprint
 
 
+def chosen_heads(choice: str | Path, backbone: Backbone) -> TrainedHeads | None:
+    """Heads by an option: ``none``, ``shipped`` (what the package holds for this model, if anything), or a folder."""
+    if choice == "none" or (choice == "shipped" and not shipped_folder(backbone).is_dir()):
+        return None
+    return load_heads(None if choice == "shipped" else Path(choice), backbone)
+
+
 def save_heads(folder: Path, trained: TrainedHeads, facts: dict[str, Any], dtype: torch.dtype = torch.float16) -> None:
     """Write a folder that `load_heads` reads. ``facts``: base model, its fingerprint, provenance and figures."""
     tensors: dict[str, Tensor] = {"vocabulary": trained.heads.vocabulary.to("cpu", torch.int32)}
