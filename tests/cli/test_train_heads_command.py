@@ -23,6 +23,11 @@ def test_from_data_to_decoding(run, tiny, tmp_path):
     answer = run("generate", "hello", "-m", tiny, "--method", f"heads:checkpoint={out}", "--max-new-tokens", 8)
     plain = run("generate", "hello", "-m", tiny, "--method", "plain", "--max-new-tokens", 8)
     assert answer.code == 0 and answer.out == plain.out and "lossy" not in answer.err
+    cost = ("inspect", "heads", "-m", tiny, "--checkpoint", out, "--rows", "1,3", "--context", 8, "--repeats", 1)
+    costs = json.loads(run(*cost, "--json").out)["costs"]
+    assert [entry["rows"] for entry in costs] == [1, 3]
+    assert all(entry[part] > 0 for entry in costs for part in ("forward", "span", "gate", "chain", "tree"))
+    assert "span predictor" in run(*cost).out
     fixed = f"heads:checkpoint={out}:acceptance=fixed"
     unseen = run("generate", "hello", "-m", tiny, "--method", fixed, "--max-new-tokens", 8, "--show-spans")
     assert unseen.code == 0 and "heads (lossy)" in unseen.err

@@ -8,7 +8,7 @@ HERE = "multitoken.cli"
 GROUPS = {
     "data": "text to train on",
     "train": "train what drafts, on the model's own text",
-    "inspect": "measure a model: cost of a forward, alignment of probes",
+    "inspect": "measure a model: cost of a forward, alignment of probes, cost of heads",
 }
 COMMANDS = (
     Command("generate", "answer a prompt, or a file of prompts", f"{HERE}.generate", "GenerateCommand", "run_generate"),
@@ -28,6 +28,13 @@ COMMANDS = (
         f"{HERE}.inspect",
         "AlignmentOptions",
         "run_alignment",
+    ),
+    Command(
+        "inspect heads",
+        "time of heads and span predictor beside a forward, by batch size",
+        f"{HERE}.inspect_heads",
+        "HeadCostOptions",
+        "run_head_cost",
     ),
     Command("table", "make a model's next-token table ahead of time", f"{HERE}.table", "TableCommand", "run_table"),
     Command(
