@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def prompts() -> list[list[int]]:
 
 @cache
 def answers(method: str) -> list[list[int]]:
-    results = model().generate(prompts(), method=method, max_new_tokens=TOKENS, batch_size=ROWS)
+    results: Any = model().generate(prompts(), method=method, max_new_tokens=TOKENS, batch_size=ROWS)
     forwards = sum(result.forwards for result in results)
     print(f"\n{method}: {len(results)} answers, tau {sum(sum(r.spans) for r in results) / forwards:.3f}")
     return [result.token_ids for result in results]
