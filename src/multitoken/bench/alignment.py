@@ -122,7 +122,7 @@ def probe_text(
     block = probe_block(text, owners.tolist(), vector.to(device).expand(len(owners), 1, -1))
     cache = backbone.new_cache()
     cache.add_row()
-    with layer_states(backbone) as states:
+    with backbone.by_modules(), layer_states(backbone) as states:
         output = backbone.forward(block, cache)
     places = (owners + 1).to(device)
     cosines = torch.stack(

@@ -36,7 +36,7 @@ class CostOptions(ModelFlags):
     )
     runtime: str = Field("auto", description="see --runtimes", json_schema_extra={"cli": False})
     quantize: str = Field("none", description="see --runtimes", json_schema_extra={"cli": False})
-    runtimes: list[Literal["auto", "eager", "packed", "int8"]] = Field(
+    runtimes: list[Literal["auto", "eager", "packed", "compiled", "int8", "int8-compiled"]] = Field(
         ["auto"], min_length=1, description="runtimes to measure, each in every precision, by turns"
     )
     sizes: list[int] = Field([1, 2, 4, 8, 16, 32, 64], min_length=1, description="block sizes")
@@ -81,7 +81,9 @@ def run_cost(options: CostOptions) -> int:
 
 
 def _loading(runtime: str) -> dict[str, str]:
-    return {"quantize": "int8"} if runtime == "int8" else {"runtime": runtime}
+    if runtime == "int8":
+        return {"quantize": "int8", "runtime": "packed"}
+    return {"quantize": "int8", "runtime": "compiled"} if runtime == "int8-compiled" else {"runtime": runtime}
 
 
 def cost_table(points: Sequence[CostPoint], options: CostOptions) -> Table:

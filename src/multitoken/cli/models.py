@@ -21,7 +21,7 @@ class ModelFlags(CommandOptions):
     dtype: str = Field("float32", description="float32, bfloat16, float16, or auto (the checkpoint's own)")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N, or mps")
     attn: str = Field("auto", description="attention: auto, multitoken, sdpa, or eager")
-    runtime: str = Field("auto", description="auto, packed (weights laid out for this CPU), or eager")
+    runtime: str = Field("auto", description="auto, packed (laid out for this CPU), compiled (and fused), or eager")
     quantize: str = Field("none", description="none, or int8 (8-bit weights and activations)")
     exact: bool = Field(False, description="the same bits in any block, so bfloat16 is lossless too; slower")
     trust_remote_code: bool = Field(False, description="run Python code that comes with a hub model")

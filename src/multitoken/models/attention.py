@@ -39,7 +39,7 @@ def grouped_attention(
     ``attention_mask`` is additive, [B, 1, (Hq / Hk) * Q, K], as `block_masks` makes it; any other mask is handed to
     Transformers' own implementation, so that stock ``generate`` keeps working on the same module.
     """
-    _refuse_changes(kwargs)
+    refuse_changes(kwargs)
     batch, heads, size, width = query.shape
     groups = heads // key.shape[1]
     if attention_mask is None or attention_mask.shape[-2] != groups * size:
@@ -71,7 +71,7 @@ def exact_attention(
     The order in which keys are summed depends on where they lie in the cache and on the size of the block; in float64
     what it changes is lost in the rounding, so a slot has the same bits in any block.
     """
-    _refuse_changes(kwargs)
+    refuse_changes(kwargs)
     batch, heads, size, width = query.shape
     groups = heads // key.shape[1]
     if attention_mask is None or attention_mask.shape[-2] != groups * size:
@@ -84,7 +84,27 @@ def exact_attention(
     return output.reshape(batch, heads, size, value.shape[-1]).transpose(1, 2).contiguous(), None
 
 
-def _refuse_changes(kwargs: dict[str, Any]) -> None:
+def capped_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float,
+    softcap: float,
+) -> tuple[Tensor, None]:
+    """Attention with soft-capped scores, as such families' eager code has it; the mask is [B, 1, Q, K]."""
+    batch, heads, size, width = query.shape
+    folded = query.reshape(batch, key.shape[1], -1, width)
+    scores = (folded @ key.transpose(-1, -2)).reshape(batch, heads, size, -1) * scaling
+    scores = torch.tanh(scores / softcap) * softcap + attention_mask
+    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    output = weights.reshape(batch, key.shape[1], -1, key.shape[2]) @ value
+    return output.reshape(batch, heads, size, -1).transpose(1, 2).contiguous(), None
+
+
+def refuse_changes(kwargs: dict[str, Any]) -> None:
+    """Raise `ModelError` where a family asks for scores that `grouped_attention` cannot compute."""
     if unknown := [name for name in SCORE_CHANGES if kwargs.get(name) is not None]:
         raise ModelError(
             f"attn={NAME!r} cannot compute {' and '.join(unknown)}, which this model uses; use attn='eager'"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import torch
@@ -34,6 +36,7 @@ class Backbone:
     def __init__(self, module: PreTrainedModel):
         self.module = module
         self.runtime = "eager"  # what `multitoken.models.runtime.prepare` made of it
+        self.compiled: Callable[..., Tensor] | None = None  # computes the decoder in place of its modules
         self.progress = True  # methods may draw bars while they prepare for it
         self.refresh()
         self.config = module.config.get_text_config()
@@ -79,6 +82,21 @@ class Backbone:
         return self._embedding.weight.shape[0]  # type: ignore[union-attr]
 
     @property
+    def layers(self) -> int:
+        """Layers that keep keys and values."""
+        return len(self._shapes)
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of attention of its layers, each with a mask of its own."""
+        return list(self._kinds)
+
+    @property
+    def quantize(self) -> str:
+        """How its weights are quantised: ``none`` or ``int8``."""
+        return "int8" if self.runtime.startswith("int8") else "none"
+
+    @property
     def bos(self) -> int | None:
         """Id that begins a text, where the config names one."""
         return getattr(self.config, "bos_token_id", None)
@@ -119,7 +137,21 @@ class Backbone:
         """
         span = cache.begin(block.first_row, block.rows, block.size)
         lengths = cache.lengths[block.first_row : block.first_row + block.rows]
-        return self._run(block, cache, self._masks(block, lengths, span))
+        masks = self._masks(block, lengths, span)
+        # Adapters hook into the modules.
+        if self.compiled is None or self.adapters or block.adapted:
+            return self._run(block, cache, masks)
+        each = [masks] if isinstance(masks, Tensor) else [masks[kind] for kind in self.kinds]
+        return self.compiled(self._inputs(block), block, cache, each)
+
+    @contextmanager
+    def by_modules(self) -> Iterator[None]:
+        """While open, forwards go through the modules, hooks included, even where a compiled function is there."""
+        held, self.compiled = self.compiled, None
+        try:
+            yield
+        finally:
+            self.compiled = held
 
     def read(self, block: Block) -> tuple[Tensor, ReadText]:
         """Hidden states of a block without a prefix, [B, Q, d], and what `trace` needs of it. No gradients."""
@@ -172,13 +204,9 @@ class Backbone:
     # -- internals --------------------------------------------------------------------------------------------------
 
     def _run(self, block: Block, cache: KVCache | None, masks: Tensor | dict[str, Tensor]) -> Tensor:
-        embeds = self.embed(block.tokens)
-        if block.vectors is not None and block.vector_index is not None:
-            flat = embeds.view(-1, embeds.shape[-1])
-            flat[block.vector_index] = block.vectors.to(flat.dtype)
         self.block = block
         output = self.decoder(
-            inputs_embeds=embeds,
+            inputs_embeds=self._inputs(block),
             attention_mask=masks,
             position_ids=block.positions,
             use_cache=cache is not None,
@@ -186,6 +214,13 @@ class Backbone:
         )
         self.block = None
         return output.last_hidden_state
+
+    def _inputs(self, block: Block) -> Tensor:
+        embeds = self.embed(block.tokens)
+        if block.vectors is not None and block.vector_index is not None:
+            flat = embeds.view(-1, embeds.shape[-1])
+            flat[block.vector_index] = block.vectors.to(flat.dtype)
+        return embeds
 
     def _masks(self, block: Block, lengths: list[int], span: int) -> Tensor | dict[str, Tensor]:
         windows = set(self._kinds.values())

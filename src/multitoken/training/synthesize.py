@@ -264,7 +264,7 @@ def _header(
         "model": model.name,
         "fingerprint": model.backbone.fingerprint,
         "dtype": model.dtype,
-        "quantize": "int8" if model.backbone.runtime == "int8" else "none",
+        "quantize": model.backbone.quantize,
         **settings,
         "source": "self" if prompts is None else "file",
         **provenance,

@@ -20,10 +20,11 @@ def check_exact(backbone: Backbone, name: str) -> None:
     ids = torch.randint(0, backbone.vocab_size, (1, PREFIX + SLOTS), generator=generator)
     alone = _one_by_one(backbone, ids)
     if not (torch.equal(_at_once(backbone, ids), alone) and torch.equal(_among_strangers(backbone, ids), alone)):
+        remedy = "leave it out" if backbone.compiled is None else "use runtime packed, or leave it out"
         raise OptionError(
             "exact",
             True,
-            f"{backbone.config.model_type} has layers whose sums depend on the size of the block; leave it out",
+            f"{backbone.config.model_type} has layers whose sums depend on the size of the block; {remedy}",
         )
 
 

@@ -21,14 +21,14 @@ class _Joined:
     def __init__(self, layers: list[nn.Linear], make: Make):
         weight = torch.cat([layer.weight.detach() for layer in layers])
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self._layer = make(weight, torch.cat(biases) if biases else None)
+        self.layer = make(weight, torch.cat(biases) if biases else None)
         self._sizes = [layer.out_features for layer in layers]
         self._input: Tensor | None = None
         self._parts: tuple[Tensor, ...] = ()
 
     def part(self, index: int, x: Tensor) -> Tensor:
         if x is not self._input:
-            self._input, self._parts = x, torch.split_with_sizes(self._layer(x), self._sizes, -1)
+            self._input, self._parts = x, torch.split_with_sizes(self.layer(x), self._sizes, -1)
         part = self._parts[index]
         if index == len(self._sizes) - 1:  # models ask in order; nothing is kept alive between two layers
             self._input, self._parts = None, ()
@@ -42,6 +42,11 @@ class JoinedPart(nn.Module):
         super().__init__()
         self._joined, self._index = joined, index
         self.in_features, self.out_features = layer.in_features, layer.out_features
+
+    @property
+    def whole(self) -> nn.Module:
+        """The layer that computes all parts."""
+        return self._joined.layer
 
     def forward(self, x: Tensor) -> Tensor:
         return self._joined.part(self._index, x)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from multitoken.errors import ModelError
+from multitoken.models.runtime import opaque
 
 # The layout for a batch of one is another one, whose sums differ in the last bit from those of larger batches.
 ROWS_HINT = 8
@@ -57,8 +58,12 @@ class PackedLinear(nn.Module):
         """[..., in] -> [..., out], in the dtype of ``x``."""
         _refuse_gradient(x)
         if x.dtype == self._compute:
-            return _linear(x, self._weight, self._bias, "none", [], "")
-        return _linear(x.to(self._compute), self._weight, self._bias, "none", [], "").to(x.dtype)
+            return opaque.product(self, x, self.out_features)
+        return opaque.product(self, x.to(self._compute), self.out_features).to(x.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The same in the dtype that is computed in."""
+        return _linear(x, self._weight, self._bias, "none", [], "")
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self._bias is not None}"
@@ -87,7 +92,8 @@ class QuantisedLinear(nn.Module):
             quantised = torch.quantize_per_channel(full, scale.double(), zeros, 0, torch.qint8)
             engine = torch.backends.quantized.engine
             torch.backends.quantized.engine = "fbgemm"
-            self._weight = _quantized.linear_prepack(quantised, None)
+            # In a tuple, since tracing a model would take a handle among its attributes apart.
+            self._handle = (_quantized.linear_prepack(quantised, None),)
             torch.backends.quantized.engine = engine
         self._bias = None if bias is None else bias.detach().float()
 
@@ -96,11 +102,14 @@ class QuantisedLinear(nn.Module):
         _refuse_gradient(x)
         full = x.float()
         largest = full.abs().amax(-1, keepdim=True).clamp_min(SMALLEST)
-        out = _quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            full / largest, 1 / ACTIVATION_LEVELS, ZERO_POINT, self._weight
-        )
-        out = out.mul_(largest)
+        out = opaque.product(self, full / largest, self.out_features).mul_(largest)
         return (out if self._bias is None else out.add_(self._bias)).to(x.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Product with an input between -1 and 1, float32, without the bias."""
+        return _quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
+            x, 1 / ACTIVATION_LEVELS, ZERO_POINT, self._handle[0]
+        )
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self._bias is not None}, 8 bit"

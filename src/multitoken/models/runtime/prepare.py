@@ -9,11 +9,13 @@ from transformers.pytorch_utils import Conv1D
 from multitoken.errors import ModelError, OptionError
 from multitoken.models.backbone import Backbone
 from multitoken.models.block import causal_block
+from multitoken.models.runtime.compiled import cached_forward, compile_forward
 from multitoken.models.runtime.joined import Make, join
 from multitoken.models.runtime.linear import PackedLinear, QuantisedLinear, can_pack, can_quantise
 
-RUNTIMES = ("auto", "eager", "packed")
+RUNTIMES = ("auto", "eager", "packed", "compiled")
 QUANTIZE = ("none", "int8")
+COMPILED = {"packed": "compiled", "int8": "int8-compiled"}  # what compiling makes of a runtime
 CHECK_TOKENS = 24
 TOLERANCE = {torch.float32: 1e-3}
 HALF_TOLERANCE = 0.1
@@ -33,8 +35,8 @@ def check_options(runtime: str, quantize: str) -> None:
 def prepare(backbone: Backbone, runtime: str, quantize: str) -> None:
     """Give ``backbone`` its runtime, in place; it then says which in ``backbone.runtime``.
 
-    ``auto`` packs on a CPU whose kernels allow it and leaves everything else as it is. Layers that are not
-    plain ``nn.Linear`` (or GPT-2's ``Conv1D``) stay untouched.
+    ``auto`` packs on a CPU whose kernels allow it, runs compiled code where that is in the cache already, and leaves
+    everything else as it is. Layers that are not plain ``nn.Linear`` (or GPT-2's ``Conv1D``) stay untouched.
 
     Raises:
         OptionError: the options cannot be had on this device or with this model.
@@ -46,7 +48,7 @@ def prepare(backbone: Backbone, runtime: str, quantize: str) -> None:
     backbone.fingerprint  # noqa: B018 - of the weights as they were loaded
     usable = backbone.device.type == "cpu" and (can_quantise() if quantize != "none" else can_pack())
     if not usable:
-        if quantize != "none" or runtime == "packed":
+        if quantize != "none" or runtime != "auto":
             option, value = ("quantize", quantize) if quantize != "none" else ("runtime", runtime)
             raise OptionError(option, value, f"has no kernels on {backbone.device} in this build; leave it out")
         return
@@ -56,13 +58,39 @@ def prepare(backbone: Backbone, runtime: str, quantize: str) -> None:
     complaint = _complaint(before, backbone, quantize)
     if complaint is None:
         backbone.runtime = quantize if quantize != "none" else "packed"
+        if runtime in ("auto", "compiled"):
+            _compile(backbone, before, runtime, quantize)
         return
     for parent, name, layer in undo:
         setattr(parent, name, layer)
     backbone.refresh()
-    if quantize != "none" or runtime == "packed":
+    if quantize != "none" or runtime != "auto":
         option = f"quantize={quantize}" if quantize != "none" else f"runtime={runtime}"
         raise ModelError(f"{backbone.config.model_type} does not run with {option}: {complaint}; leave it out")
+
+
+def uncompile(backbone: Backbone) -> None:
+    """Go back to the packed or quantised modules."""
+    backbone.compiled = None
+    backbone.runtime = next((name for name, made in COMPILED.items() if made == backbone.runtime), backbone.runtime)
+
+
+def _compile(backbone: Backbone, before: Tensor, runtime: str, quantize: str) -> None:
+    """Put compiled code before the packed modules; ``auto`` takes what the cache folder holds, if it is in order."""
+    try:
+        backbone.compiled = compile_forward(backbone) if runtime == "compiled" else cached_forward(backbone)
+    except OptionError:
+        if runtime == "compiled":
+            raise
+    if backbone.compiled is None:
+        return
+    complaint = _complaint(before, backbone, quantize)
+    if complaint is None:
+        backbone.runtime = COMPILED[backbone.runtime]
+        return
+    uncompile(backbone)
+    if runtime == "compiled":
+        raise ModelError(f"{backbone.config.model_type} does not run with runtime=compiled: {complaint}; use packed")
 
 
 def _replace(backbone: Backbone, make: Make) -> list[tuple[nn.Module, str, nn.Module]]:

@@ -204,7 +204,7 @@ class _Training:
     def _states(self, name: str, samples: list[Sample], share: float) -> States:
         folder = self._settings.states or self._loop.out / "states"
         backbone = self._model.backbone
-        key = {**self._key, "dtype": backbone.dtype_name, "runtime": "int8" if backbone.runtime == "int8" else "full"}
+        key = {**self._key, "dtype": backbone.dtype_name, "runtime": "int8" if backbone.quantize == "int8" else "full"}
         deadline = self._clock.deadline(share)
         return make_states(backbone, samples, folder, name, key, self._processes, deadline, self._progress)
 
