@@ -36,6 +36,13 @@ COMMANDS = (
         "HeadCostOptions",
         "run_head_cost",
     ),
+    Command(
+        "warmup",
+        "prepare a model ahead of time: fetch, compile, measure",
+        f"{HERE}.warmup",
+        "WarmupCommand",
+        "run_warmup",
+    ),
     Command("table", "make a model's next-token table ahead of time", f"{HERE}.table", "TableCommand", "run_table"),
     Command(
         "data synthesize",

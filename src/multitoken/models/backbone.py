@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,7 @@ class Backbone:
     def __init__(self, module: PreTrainedModel):
         self.module = module
         self.runtime = "eager"  # what `multitoken.models.runtime.prepare` made of it
-        self.compiled: Callable[..., Tensor] | None = None  # computes the decoder in place of its modules
+        self.compiled: Any = None  # a `multitoken.models.runtime.compiled.Compiled`, in place of the decoder's modules
         self.progress = True  # methods may draw bars while they prepare for it
         self.refresh()
         self.config = module.config.get_text_config()

@@ -108,7 +108,7 @@ def load_model(
         loaded.backbone.progress = progress
         prepare(loaded.backbone, runtime, quantize)
         if exact:
-            _prove_exact(loaded.backbone, name, runtime)
+            prove_exact(loaded.backbone, name, runtime)
         return loaded
 
     try:
@@ -120,7 +120,8 @@ def load_model(
     return read("eager")
 
 
-def _prove_exact(backbone: Backbone, name: str, runtime: str) -> None:
+def prove_exact(backbone: Backbone, name: str, runtime: str) -> None:
+    """`check_exact`; where ``auto`` found compiled code that is not exact, the modules take over."""
     try:
         check_exact(backbone, name)
     except OptionError:

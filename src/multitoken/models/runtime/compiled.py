@@ -47,10 +47,11 @@ class Compiled:
     Args:
         backbone: whose layers are packed.
         path: the code.
+        made: it was compiled just now.
     """
 
-    def __init__(self, backbone: Backbone, path: Path):
-        self.path = path
+    def __init__(self, backbone: Backbone, path: Path, made: bool = False):
+        self.path, self.made = path, made
         self._layers = packed_layers(backbone.decoder)
         self._attention = _attention(backbone)
         self._call: Any = torch._inductor.aoti_load_package(str(path))
@@ -75,7 +76,9 @@ def compile_forward(backbone: Backbone) -> Compiled:
         ModelError: the cache folder cannot be written.
     """
     entry = code_entry(backbone)
-    if not store.intact(entry, REVISION):
+    made = not store.intact(entry, REVISION)
+    if made:
+        _check(backbone)
         with Progress(backbone.progress, f"compiling {backbone.config.model_type}, once", 2) as bar:
 
             def fill(folder: Path, scratch: Path) -> None:
@@ -85,7 +88,7 @@ def compile_forward(backbone: Backbone) -> Compiled:
                 bar.advance(1)
 
             store.build(entry, REVISION, fill)
-    return _loaded(backbone, entry)
+    return _loaded(backbone, entry, made)
 
 
 def cached_forward(backbone: Backbone) -> Compiled | None:
@@ -99,8 +102,7 @@ def code_entry(backbone: Backbone) -> Path:
     digest = hashlib.sha256()
     layers = packed_layers(backbone.decoder)
     kinds = [type(layer).__name__ for layer in layers]
-    implementation = backbone.module.config._attn_implementation
-    parts = (torch.__version__, transformers.__version__, backbone.dtype_name, implementation, kinds, _processor())
+    parts = (torch.__version__, transformers.__version__, backbone.dtype_name, kinds, _processor())
     digest.update(repr(parts).encode())
     for name, tensor in _constants(backbone, layers):
         digest.update(name.encode() + tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
@@ -135,20 +137,30 @@ class _Forward(nn.Module):
         return output.last_hidden_state
 
 
-def _loaded(backbone: Backbone, entry: Path) -> Compiled:
+def _loaded(backbone: Backbone, entry: Path, made: bool = False) -> Compiled:
     try:
-        return Compiled(backbone, entry / CODE)
+        return Compiled(backbone, entry / CODE, made)
     except Exception as error:
         raise _refusal(f"its code in {entry} cannot be loaded ({_first_line(error)}); delete that folder") from error
 
 
+def _check(backbone: Backbone) -> None:
+    """Refuse what can be told before any work."""
+    _attention(backbone)
+    size = sum(tensor.nbytes for _, tensor in _constants(backbone, packed_layers(backbone.decoder)))
+    if size > MOST_BYTES:
+        raise _refusal(f"{size >> 20} MB of its weights lie outside of linear layers")
+    try:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        get_cpp_compiler()
+    except Exception as error:
+        raise _refusal("no C++ compiler was found; install g++ or clang++") from error
+
+
 def _trace(backbone: Backbone) -> Any:
     layers = packed_layers(backbone.decoder)
-    if (size := sum(tensor.nbytes for _, tensor in _constants(backbone, layers))) > MOST_BYTES:
-        raise _refusal(f"{size >> 20} MB of its weights lie outside of linear layers")
-    _attention(backbone)
-    _check_compiler()
-    implementation = backbone.module.config._attn_implementation
+    implementation: Any = backbone.module.config._attn_implementation
     AttentionInterface.register(opaque.TRACED, opaque.traced_attention)
     AttentionMaskInterface.register(opaque.TRACED, sdpa_mask)
     slots = torch.export.Dim("slots", min=1, max=MOST_SLOTS)
@@ -209,15 +221,6 @@ def _constants(backbone: Backbone, layers: Sequence[Any]) -> list[tuple[str, Ten
     held = [*backbone.decoder.named_parameters(), *backbone.decoder.named_buffers()]
     biases = [(f"bias {n}", layer._bias) for n, layer in enumerate(layers) if isinstance(layer, QuantisedLinear)]
     return [(name, t) for name, t in [*held, *biases] if t is not None and id(t) not in weights]
-
-
-def _check_compiler() -> None:
-    try:
-        from torch._inductor.cpp_builder import get_cpp_compiler
-
-        get_cpp_compiler()
-    except Exception as error:
-        raise _refusal("no C++ compiler was found; install g++ or clang++") from error
 
 
 @cache

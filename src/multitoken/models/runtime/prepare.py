@@ -58,6 +58,7 @@ def prepare(backbone: Backbone, runtime: str, quantize: str) -> None:
     complaint = _complaint(before, backbone, quantize)
     if complaint is None:
         backbone.runtime = quantize if quantize != "none" else "packed"
+        undo.clear()  # or the module's own weights would stay in memory beside the packed ones
         if runtime in ("auto", "compiled"):
             _compile(backbone, before, runtime, quantize)
         return
