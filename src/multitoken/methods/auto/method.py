@@ -175,7 +175,8 @@ class Auto(NamedMethod):
         state: AutoState = row.state
         pace = self._pace
         started = perf_counter()
-        bare = not state.fused.probe.levels and not self._echoes(state, row.tokens)
+        informed = state.fused.probe.levels or state.fused.heads is not None
+        bare = not informed and not self._echoes(state, row.tokens)
         if bare and not self._worth_making():
             return Candidates([], [], [])
         tree = self._fused.tree_of(state.fused, row.tokens, self.options.max_block_size - 1)
