@@ -25,7 +25,7 @@ from multitoken.models.backbone import Backbone
 from multitoken.models.bundled import bundled_names, ensure_bundled
 from multitoken.models.capabilities import Capabilities, cannot_run, decide, refuse_unsupported
 from multitoken.models.gguf import convert_gguf
-from multitoken.models.runtime.exact import check_exact
+from multitoken.models.runtime.exact import check_exact, pair_rows
 from multitoken.models.runtime.prepare import check_options, prepare, uncompile
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -122,6 +122,7 @@ def load_model(
 
 def prove_exact(backbone: Backbone, name: str, runtime: str) -> None:
     """`check_exact`; where ``auto`` found compiled code that is not exact, the modules take over."""
+    pair_rows(backbone)
     try:
         check_exact(backbone, name)
     except OptionError:

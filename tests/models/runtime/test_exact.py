@@ -14,7 +14,8 @@ from multitoken.methods import create
 from multitoken.methods.plain import Plain
 from multitoken.models.backbone import Backbone
 from multitoken.models.loading import load_model
-from multitoken.models.runtime.exact import check_exact
+from multitoken.models.runtime.compiled import packed_layers
+from multitoken.models.runtime.exact import check_exact, pair_rows
 from multitoken.models.runtime.prepare import prepare
 from scripted import run
 from support import VOCAB, byte_tokenizer, tiny_model
@@ -52,6 +53,17 @@ def test_what_is_not_exact_is_refused():
         check_exact(backbone, "llama")
     with pytest.raises(OptionError, match="no packed runtime"):
         check_exact(Backbone(tiny_model()), "llama")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_paired_row_has_the_bits_it_has_among_others(dtype):
+    backbone = exact_backbone("llama", dtype)
+    pair_rows(backbone)
+    for layer in packed_layers(backbone.module):
+        rows = torch.randn(1, 5, layer.in_features, dtype=dtype)
+        alone = layer(rows[:, :1])
+        assert alone.shape == (1, 1, layer.out_features)
+        assert torch.equal(alone, layer(rows)[:, :1])
 
 
 def outputs(backbone, method, together) -> list[Row]:

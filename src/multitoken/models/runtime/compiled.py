@@ -109,10 +109,10 @@ def code_entry(backbone: Backbone) -> Path:
     return cache_dir("compiled", f"{backbone.fingerprint}-{digest.hexdigest()[:16]}")
 
 
-def packed_layers(decoder: nn.Module) -> list[Any]:
-    """The packed layers of a decoder in a fixed order."""
+def packed_layers(parent: nn.Module) -> list[Any]:
+    """The packed and quantised layers inside a module, in a fixed order."""
     found: dict[int, Any] = {}
-    for module in decoder.modules():
+    for module in parent.modules():
         layer = module.whole if isinstance(module, JoinedPart) else module
         if isinstance(layer, (PackedLinear, QuantisedLinear)):
             found[id(layer)] = layer

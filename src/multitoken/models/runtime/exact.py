@@ -8,8 +8,20 @@ from torch import Tensor
 from multitoken.errors import OptionError
 from multitoken.models.backbone import Backbone
 from multitoken.models.block import Block, causal_block
+from multitoken.models.runtime.compiled import packed_layers
+from multitoken.models.runtime.linear import PackedLinear
 
 PREFIX, SLOTS = 24, 16
+
+
+def pair_rows(backbone: Backbone) -> None:
+    """Let packed products of one row be computed as two.
+
+    Some processors have a kernel for a single row that sums long inputs in another order than those for more rows.
+    """
+    for layer in packed_layers(backbone.module):
+        if isinstance(layer, PackedLinear):
+            layer.least_rows = 2
 
 
 def check_exact(backbone: Backbone, name: str) -> None:

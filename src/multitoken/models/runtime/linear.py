@@ -1,7 +1,8 @@
 """Linear layers whose weights are laid out once for the processor's matrix kernels.
 
 Both give a row of the input the same bits whatever other rows lie beside it, so a block gives each of its slots what a
-forward of that slot alone would give. Neither can be trained or moved: they hold no weight as PyTorch knows it.
+forward of that slot alone would give (on some processors, a packed row that is quite alone is the exception). Neither
+can be trained or moved: they hold no weight as PyTorch knows it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class PackedLinear(nn.Module):
         self._compute = weight.dtype if _native(weight.dtype) else torch.float32
         self._weight = _mkldnn._reorder_linear_weight(weight.detach().to(self._compute).contiguous(), ROWS_HINT)
         self._bias = None if bias is None else bias.detach().to(self._compute)
+        self.least_rows = 1  # of a product; see `multitoken.models.runtime.exact.pair_rows`
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], in the dtype of ``x``."""
@@ -63,6 +65,9 @@ class PackedLinear(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """The same in the dtype that is computed in."""
+        if self.least_rows > 1 and x.numel() == self.in_features:
+            pair = _linear(x.reshape(1, -1).expand(2, -1).contiguous(), self._weight, self._bias, "none", [], "")
+            return pair[:1].reshape(*x.shape[:-1], self.out_features)
         return _linear(x, self._weight, self._bias, "none", [], "")
 
     def extra_repr(self) -> str:
